@@ -16,18 +16,17 @@ pytestmark = pytest.mark.usefixtures("forgets_modules")
 
 
 @pytest.fixture
-def append(yoga, file, root, build):
+def append(run, file, build):
     """Append what a function returns to version 1, which is built, as version 2."""
     assert build("squares").code == 0
-    return lambda name, *words, version="2", base="1": yoga(
-        "append", f"{file}:{name}", "d", version, base, *words, "-s", root
+    return lambda name, *words, version="2", base="1": run(
+        "append", f"{file}:{name}", "d", version, base, *words
     )
 
 
 @pytest.mark.parametrize("words", [["squares", "--arg", "first=10"], ["items"], ["items", "--workers", "2"]])
 def test_the_records_of_a_function_follow_those_of_the_base(append, storage, words):
-    ended = append(*words)
-    assert ended.code == 0, ended.err
+    ended = append(*words).ends(0)
     assert ended.out.startswith("Built d 2 in ")
     found = storage.info("d", "2")
     assert storage.fetch("d", "2").gather(range(found.records))["n"].tolist() == list(range(found.records))
@@ -65,9 +64,9 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     before = storage.info("d", "2").digest
     ended = append("items", base="latest")
     assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it again\n")
-    ended = append("items", "--replace", base="latest")
-    assert ended.code == 1
-    assert "can't be appended to version '2' (the tag 'latest'), which is the same version" in ended.err
+    append("items", "--replace", base="latest").ends(
+        1, "can't be appended to version '2' (the tag 'latest'), which is the same version"
+    )
     assert storage.info("d", "2").digest == before
     assert append("items", "--replace").code == 0
 
@@ -100,8 +99,7 @@ def test_a_version_that_continues_another_base_is_served_with_a_warning(append, 
     elif before:
         storage.submit([{"n": 7, "square": 49}], "d", "1" if before == "submit" else "2")
     digest = storage.info("d", "2").digest
-    ended = append("items", base=asked)
-    assert ended.code == 0
+    ended = append("items", base=asked).ends(0)
     assert storage.info("d", "2").digest == digest
     told = [line for line in ended.err.splitlines() if "this call appends to" in line]
     assert len(told) == bool(says)

@@ -1,7 +1,6 @@
 """build: from a function in a file to a version, and what it says when that does not work."""
 
 import importlib.util
-import json
 import subprocess
 import sys
 from textwrap import dedent
@@ -48,8 +47,7 @@ ten = functools.partial(squares, 10, offset=1)
 
 
 def test_it_builds_and_says_so(build, storage):
-    ended = build("squares")
-    assert ended.code == 0
+    ended = build("squares").ends(0)
     assert ended.err == "hello from the builder\n"
     first, second = ended.out.splitlines()
     assert first.startswith("Built d 1 in 0.")
@@ -75,8 +73,7 @@ def test_the_current_folder_can_be_made_a_storage(yoga, file, tmp_path, monkeypa
 def test_a_version_that_is_there_is_served(build, storage):
     build("squares")
     before = storage.info("d", "1")
-    ended = build("squares")
-    assert ended.code == 0
+    ended = build("squares").ends(0)
     assert ended.out.startswith("d 1 is there already, built just now: 11 records, ")
     assert ended.err == "yogadl: nothing was built; --replace builds it again\n"
     assert storage.info("d", "1") == before
@@ -85,23 +82,21 @@ def test_a_version_that_is_there_is_served(build, storage):
 @pytest.mark.filterwarnings("always")
 def test_a_version_that_other_code_or_arguments_built_is_served_with_a_warning(build, storage):
     build("squares")
-    ended = build("squares", "--arg", "count=5")
-    assert ended.code == 0
+    ended = build("squares", "--arg", "count=5").ends(0)
     assert "yogadl: warning: 'd' version '1' was built by other code or arguments" in ended.err
     assert "argument 'count': 11 -> 5" in ended.err
     assert len(storage.fetch("d", "1")) == 11
 
 
-def test_replace_builds_anew_and_can_be_undone(build, storage, yoga, root):
+def test_replace_builds_anew_and_can_be_undone(build, storage, run):
     build("squares")
     old = storage.fetch("d", "1")
-    ended = build("squares", "--replace", "--arg", "count=5")
-    assert ended.code == 0
+    ended = build("squares", "--replace", "--arg", "count=5").ends(0)
     assert ended.out.startswith("Built d 1 in ")
     assert len(storage.fetch("d", "1")) == 5
     assert len(old.gather(range(11))["number"]) == 11
-    yoga("rm", "d", "1", "-s", root)
-    yoga("undelete", "d", "1", "-s", root)
+    run("rm", "d", "1")
+    run("undelete", "d", "1")
     assert len(storage.fetch("d", "1")) == 5
 
 
@@ -123,13 +118,12 @@ def test_what_the_command_built_a_script_finds(build, storage, file):
     assert len(storage.cacheable("d", "1")(script.squares)(count=5)) == 5
 
 
-def test_code_and_arguments_can_decide_the_version(yoga, file, root, storage):
+def test_code_and_arguments_can_decide_the_version(run, file, storage):
     def build(*words):
-        ended = yoga("build", f"{file}:squares", "d", "auto", "-s", root, *words)
-        assert ended.code == 0
+        ended = run("build", f"{file}:squares", "d", "auto", *words).ends(0)
         return ended
 
-    first = json.loads(build("--json").out)
+    first = build("--json").json
     assert first["version"].startswith("auto-")
     assert first["was_built"]
     assert "is there already" in build().out
@@ -143,18 +137,18 @@ def test_code_and_arguments_can_decide_the_version(yoga, file, root, storage):
     assert len(storage.versions("d")) == 3
 
 
-def test_explain_says_what_differs(yoga, file, root):
+def test_explain_says_what_differs(run, file):
     for version, count in (("1", 5), ("2", 6)):
-        yoga("build", f"{file}:squares", "d", version, "--arg", f"count={count}", "-s", root)
-    ended = yoga("explain", "d", "1", "2", "-s", root)
+        run("build", f"{file}:squares", "d", version, "--arg", f"count={count}")
+    ended = run("explain", "d", "1", "2")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("'d': version '1' -> '2'\n")
     assert "argument count: 5 -> 6\n" in ended.out.replace("'", "")
-    document = json.loads(yoga("explain", "d", "1", "2", "-s", root, "--json").out)
+    document = run("explain", "d", "1", "2", "--json").json
     assert list(document) == ["storage", "id", "version", "other", "differences", "notes"]
     (difference,) = document["differences"]
     assert (difference["before"], difference["after"]) == ("5", "6")
-    assert yoga("explain", "d", "1", "3", "-s", root).code == 1
+    assert run("explain", "d", "1", "3").code == 1
 
 
 @pytest.mark.parametrize(
@@ -177,11 +171,11 @@ def test_anything_that_can_be_called_is_a_builder(name, records, recorded, build
 
 
 def test_the_result_as_json(build, storage):
-    document = json.loads(build("squares", "--json").out)
+    document = build("squares", "--json").json
     assert list(document)[:3] == ["storage", "was_built", "elapsed_s"]
     assert document["was_built"] is True
     assert document["fingerprint"] == storage.fetch("d", "1").fingerprint
-    assert json.loads(build("squares", "--json").out)["was_built"] is False
+    assert build("squares", "--json").json["was_built"] is False
 
 
 def test_arguments_are_json_or_text(build, storage):
@@ -234,25 +228,25 @@ def test_workers_find_what_is_defined_in_the_file(name, file, root, storage):
     assert storage.fetch("d", "1").gather([0, 99])["index"].tolist() == [0, 99]
 
 
-def test_a_file_with_any_name(yoga, file, root):
+def test_a_file_with_any_name(run, file):
     path = file.rename(file.with_name("my-data.py"))
-    assert yoga("build", f"{path}:table", "d", "1", "-s", root).code == 0
+    assert run("build", f"{path}:table", "d", "1").code == 0
 
 
-def test_neighbours_of_the_file_can_be_imported(yoga, tmp_path, root, storage):
+def test_neighbours_of_the_file_can_be_imported(run, tmp_path, storage):
     (tmp_path / "broken.py").write_text("COUNT = 4")
     (tmp_path / "data.py").write_text("import broken\ndef make(): return list(range(broken.COUNT))")
-    assert yoga("build", f"{tmp_path / 'data.py'}:make", "d", "1", "-s", root).code == 0
+    assert run("build", f"{tmp_path / 'data.py'}:make", "d", "1").code == 0
     assert len(storage.fetch("d", "1")) == 4
 
 
-def test_pickling_is_by_wish_only(yoga, tmp_path, root):
+def test_pickling_is_by_wish_only(run, tmp_path):
     (tmp_path / "data.py").write_text("def make(): return [{'x': {1, 2}}]")
     target = f"{tmp_path / 'data.py'}:make"
-    ended = yoga("build", target, "d", "1", "-s", root)
+    ended = run("build", target, "d", "1")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
     assert "field 'x'" in ended.err
-    assert yoga("build", target, "d", "1", "--allow-pickle", "-s", root).code == 0
+    assert run("build", target, "d", "1", "--allow-pickle").code == 0
 
 
 def test_what_the_library_says_of_a_long_build_is_shown(build, file, storage):
@@ -279,8 +273,7 @@ def test_a_killed_build_goes_on_and_says_so(build, file, storage):
     file.write_text(dedent(code).replace("FAILS", "900"))
     assert build("Make", "--part-bytes", "100kB").code == 1
     file.write_text(dedent(code).replace("FAILS", "None"))
-    ended = build("Make", "--part-bytes", "100kB")
-    assert ended.code == 0
+    ended = build("Make", "--part-bytes", "100kB").ends(0)
     assert "yogadl: 'd' version '1': continuing at record " in ended.err
     assert np.array_equal(storage.fetch("d", "1")[999], np.full(100, 999))
 
@@ -292,9 +285,9 @@ def rows(count=3):
 """
 
 
-def test_what_comes_in_the_place_of_missing_values(yoga, file, root, storage):
+def test_what_comes_in_the_place_of_missing_values(run, file, storage):
     def build(version, *words):
-        return yoga("build", f"{file}:rows", "d", version, *words, "-s", root)
+        return run("build", f"{file}:rows", "d", version, *words)
 
     file.write_text(LATE)
     assert "missing={'label': -1}" in build("1").err

@@ -1,7 +1,6 @@
 """What all sub-commands have in common: help, errors, exit codes, where the storage is."""
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -20,8 +19,7 @@ JSON = [*LOOKS, ["prune", "--dry-run"], ["verify", "--all"]]
 
 
 def test_the_help_is_short_and_names_all(yoga):
-    ended = yoga("-h")
-    assert ended.code == 0
+    ended = yoga("-h").ends(0)
     lines = ended.out.splitlines()
     assert len(lines) <= 49
     assert max(map(len, lines)) <= 80
@@ -37,8 +35,7 @@ def test_the_line_of_help_is_the_start_of_the_docstring(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_that_fits(name, yoga):
-    ended = yoga(name, "--help")
-    assert ended.code == 0
+    ended = yoga(name, "--help").ends(0)
     assert ended.out.startswith(f"usage: yogadl {name} ")
     assert max(map(len, ended.out.splitlines())) <= 110
 
@@ -86,11 +83,10 @@ def test_a_command_loads_no_other(squares, root):
     assert {"tqdm", "cloudpickle"} & loaded == set()
 
 
-def test_the_current_folder_is_the_default(yoga, squares, root, monkeypatch):
+def test_the_current_folder_is_the_default(yoga, run, squares, root, monkeypatch):
     monkeypatch.chdir(root)
-    ended = yoga("ls")
-    assert ended.code == 0
-    assert ended.out == yoga("ls", "-s", root).out
+    ended = yoga("ls").ends(0)
+    assert ended.out == run("ls").out
     assert "squares" in ended.out
 
 
@@ -106,8 +102,7 @@ def test_another_current_folder_is_an_error_that_says_what_to_do(words, yoga, tm
     (tmp_path / "versions").mkdir()
     (tmp_path / "parts").mkdir()
     monkeypatch.chdir(tmp_path)
-    ended = yoga(*words)
-    assert ended.code == 1
+    ended = yoga(*words).ends(1)
     assert ended.err.count("\n") == 1
     assert "-s STORAGE" in ended.err
     assert "-s . to begin here" in ended.err
@@ -117,8 +112,7 @@ def test_another_current_folder_is_an_error_that_says_what_to_do(words, yoga, tm
 def test_a_current_folder_above_or_inside_a_storage_is_none(below, yoga, squares, root, monkeypatch):
     """Taken for one, every manifest in it would be called damaged."""
     monkeypatch.chdir(root.parent / below if not below else root / "more")
-    ended = yoga("ls")
-    assert ended.code == 1
+    ended = yoga("ls").ends(1)
     if not below:
         assert ended.err.endswith("e.g. -s caches\n")
 
@@ -132,24 +126,24 @@ def test_a_current_folder_above_or_inside_a_storage_is_none(below, yoga, squares
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_an_error_of_the_disk_or_an_interrupt_is_told(yoga, squares, root, monkeypatch, error, code, says):
+def test_an_error_of_the_disk_or_an_interrupt_is_told(run, squares, monkeypatch, error, code, says):
     def refuse(*_):
         raise error
 
     monkeypatch.setattr(type(squares), "info", refuse)
-    assert yoga("info", "squares", "1", "-s", root) == Ended(code, "", f"yogadl: {says}\n")
+    assert run("info", "squares", "1") == Ended(code, "", f"yogadl: {says}\n")
 
 
-def test_a_mistake_that_is_not_the_users_is_not_hidden(yoga, squares, root, monkeypatch):
+def test_a_mistake_that_is_not_the_users_is_not_hidden(run, squares, monkeypatch):
     monkeypatch.setattr(type(squares), "info", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        yoga("info", "squares", "1", "-s", root)
+        run("info", "squares", "1")
 
 
 @pytest.mark.parametrize("words", [*LOOKS, ["bench", "squares", "1", "--seconds", "0.01"]])
-def test_looking_writes_nothing(words, yoga, squares, root):
+def test_looking_writes_nothing(words, run, squares, root):
     before = tree_of(root)
-    assert yoga(*words, "-s", root).code == 0
+    assert run(*words).code == 0
     assert tree_of(root) == before
 
 
@@ -178,11 +172,10 @@ def test_a_read_only_storage_is_readable_by_a_user_without_rights(squares, root)
 
 
 @pytest.mark.parametrize("words", JSON)
-def test_json_is_one_document_and_nothing_else(words, yoga, squares, root):
-    ended = yoga(*words, "--json", "-s", root)
-    assert ended.code == 0
+def test_json_is_one_document_and_nothing_else(words, run, squares, root):
+    ended = run(*words, "--json").ends(0)
     assert ended.err == ""
-    document = json.loads(ended.out, parse_constant=lambda name: pytest.fail(f"JSON has no {name}"))
+    document = ended.json
     assert document["storage"] == str(root)
 
 
@@ -203,7 +196,7 @@ def test_a_name_that_the_terminal_can_not_show_is_no_error(squares, root):
     assert b"\\xf6" in child.stdout
 
 
-def test_a_warning_of_ours_is_one_line(yoga, squares, root, monkeypatch):
+def test_a_warning_of_ours_is_one_line(run, squares, monkeypatch):
     def warn(*_):
         warnings.warn("this folder\nis on NFS", UserWarning, stacklevel=2)
         return []
@@ -211,7 +204,7 @@ def test_a_warning_of_ours_is_one_line(yoga, squares, root, monkeypatch):
     monkeypatch.setattr(type(squares), "datasets", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        ended = yoga("ls", "-s", root)
+        ended = run("ls")
     assert "yogadl: warning: this folder is on NFS\n" in ended.err
 
 
@@ -224,9 +217,7 @@ def test_whether_a_mirror_is_filled_can_be_said(yoga, squares, root, tmp_path):
     ended = yoga(*words[:-1], "none", "--mirror-fill", "always")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
     assert "mirror=None keeps nothing: leave out mirror_limit and mirror_fill" in ended.err
-    ended = yoga(*words, "--mirror-fill", "some")
-    assert ended.code == 2
-    assert "--mirror-fill" in ended.err
+    yoga(*words, "--mirror-fill", "some").ends(2, "--mirror-fill")
 
 
 def test_a_current_folder_may_be_shared(yoga, squares, root, monkeypatch):

@@ -314,8 +314,7 @@ def test_in_a_storage_a_path_may_be_an_id(yoga, here, monkeypatch):
 
 
 def test_all_of_an_error_is_shown_by_wish(yoga, here):
-    ended = yoga("build", "data.py:breaks", "d", "1", "--traceback", "-s", here / "caches")
-    assert ended.code == 1
+    ended = yoga("build", "data.py:breaks", "d", "1", "--traceback", "-s", here / "caches").ends(1)
     assert ended.err.startswith("Traceback (most recent call last):\n")
     last = ended.err.splitlines()[-1]
     assert last.startswith("yogadl: ")

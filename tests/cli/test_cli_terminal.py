@@ -1,5 +1,6 @@
 """What a person at a terminal meets: paths where ids belong, colours, completion, a sign of life."""
 
+import io
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import termios
 import time
 
 import pytest
+from command import Terminal
 from inside import _output, set_constants
 
 import yogadl
@@ -73,48 +75,31 @@ def test_an_empty_no_color_says_nothing(squares, root):
     assert COLORS.search(on_terminal("ls", "-s", root, NO_COLOR=""))
 
 
-class Terminal:
-    """In place of stderr: keeps what is written, and says when."""
-
-    def __init__(self, is_terminal=True):
-        self.text = ""
-        self._is_terminal = is_terminal
-
-    def isatty(self):
-        return self._is_terminal
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
 def test_a_command_that_takes_long_shows_that_until_it_says_something(monkeypatch, capsys):
     terminal = Terminal()
     set_constants(monkeypatch, WAITING_DELAY_S=0.02, TICK_S=0.02)
     monkeypatch.setattr(sys, "stderr", terminal)
     _output.wait("yogadl ls")
     deadline = time.monotonic() + 20
-    while terminal.text.count("yogadl ls: ") < 2:
+    while terminal.getvalue().count("yogadl ls: ") < 2:
         assert time.monotonic() < deadline
     _output.say("done")
-    assert terminal.text.endswith("\r\x1b[K")  # the line is free again
-    shown = terminal.text
+    assert terminal.getvalue().endswith("\r\x1b[K")  # the line is free again
+    shown = terminal.getvalue()
     time.sleep(0.1)
-    assert terminal.text == shown
+    assert terminal.getvalue() == shown
     _output.stop_waiting()
-    assert terminal.text == shown
+    assert terminal.getvalue() == shown
 
 
 @pytest.mark.parametrize(("delay_s", "is_terminal"), [(60, True), (0, False)])
 def test_what_is_quick_or_seen_by_nobody_shows_nothing(monkeypatch, capsys, delay_s, is_terminal):
-    terminal = Terminal(is_terminal)
+    terminal = Terminal() if is_terminal else io.StringIO()
     set_constants(monkeypatch, WAITING_DELAY_S=delay_s)
     monkeypatch.setattr(sys, "stderr", terminal)
     _output.wait("yogadl ls")
     _output.stop_waiting()
-    assert terminal.text == ""
+    assert terminal.getvalue() == ""
 
 
 def completed(line, shell="bash"):
@@ -154,26 +139,22 @@ def test_bash_completes_commands_options_ids_and_versions(squares, root, line, w
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_code(yoga, shell):
     pytest.importorskip("argcomplete")
-    ended = yoga("completion", shell)
-    assert ended.code == 0
-    assert "yogadl" in ended.out
+    yoga("completion", shell).ends(0, "yogadl")
 
 
 def test_without_argcomplete_the_command_says_how_to_install_it(yoga, monkeypatch):
     monkeypatch.setitem(sys.modules, "argcomplete", None)
-    ended = yoga("completion", "bash")
-    assert ended.code == 1
-    assert "pip install 'yogadl[completion]'" in ended.err
+    yoga("completion", "bash").ends(1, "pip install 'yogadl[completion]'")
 
 
-def test_what_changes_something_says_so_in_json(yoga, squares, root):
-    tagged = json.loads(yoga("tag", "squares", "stable", "2", "-s", root, "--json").out)
+def test_what_changes_something_says_so_in_json(run, squares, root):
+    tagged = run("tag", "squares", "stable", "2", "--json").json
     assert tagged == {"storage": str(root), "id": "squares", "tag": "stable", "version": "2"}
-    untagged = json.loads(yoga("untag", "squares", "stable", "-s", root, "--json").out)
+    untagged = run("untag", "squares", "stable", "--json").json
     assert untagged == {"storage": str(root), "id": "squares", "tag": "stable"}
-    removed = json.loads(yoga("rm", "squares", "1", "-s", root, "--json").out)
+    removed = run("rm", "squares", "1", "--json").json
     assert removed == {"storage": str(root), "id": "squares", "version": "1"}
-    back = json.loads(yoga("undelete", "squares", "1", "-s", root, "--json").out)
+    back = run("undelete", "squares", "1", "--json").json
     assert (back["id"], back["version"], back["records"]) == ("squares", "1", 11)
 
 

@@ -1,12 +1,16 @@
 """Caches in a bucket, and what tests of the mirror ask of it."""
 
 import os
+import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from inside import DatasetKey, LocalBucket
+from processes import Process, mounting
 
 import yogadl
 
@@ -18,6 +22,29 @@ def rows(seed=0, records=RECORDS):
     """Make records; each seed has other bytes."""
     random = np.random.default_rng(seed)
     return {"i": np.arange(records), "row": random.integers(0, 255, (records, 64), np.uint8)}
+
+
+MOUNTING = mounting()
+needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
+
+
+def mount(folder, size):
+    """Put a small file system over a folder, or change the one there; seen by this process alone."""
+    options = f"{'remount,' if folder.is_mount() else ''}size={size}"
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+def on_a_small_disk(function, *args):
+    """Return what a function of a module returns in a process that may mount."""
+    with Process(function, *args, prefix=MOUNTING) as child:
+        return child.result()
+
+
+def at_once(count, function):
+    """Call a function in so many threads, and return what they return."""
+    with ThreadPoolExecutor(count) as pool:
+        return [one.result() for one in [pool.submit(function) for _ in range(count)]]
 
 
 def bucket_with(root, *names, records=RECORDS, part_bytes=20_000):

@@ -285,6 +285,9 @@ def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, 
     assert "shuffle=yogadl.Blocks(...), or a mirror" in said
     assert begun(bare, "2", True) == expected
     assert len(said_of_ranges(caplog)) == 1
+    bare.submit(list(range(50)), "d", "own")
+    assert len(begun(bare, "own", True)) == 50
+    assert said_of_ranges(caplog) == []
 
 
 def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp_path, caplog):
@@ -295,13 +298,6 @@ def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp
     [said] = said_of_ranges(caplog)
     assert 'mirror_fill="always"' in said
     assert begun(s3_place.storage(**options, mirror_fill="always"), "1", True) == expected
-    assert said_of_ranges(caplog) == []
-
-
-def test_a_shuffle_of_own_parts_by_range_is_not_warned_of(s3_place, caplog):
-    storage = s3_place.storage()
-    storage.submit(list(range(50)), "d", "1")
-    assert len(begun(storage, "1", True)) == 50
     assert said_of_ranges(caplog) == []
 
 

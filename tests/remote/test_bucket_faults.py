@@ -71,13 +71,6 @@ def test_a_read_that_fails_twice_gives_the_data(broken, happens):
     proxy.breaks(of_bytes, happens, times=2)
     assert read(bucket, "name") == CONTENT
     assert sum(request.is_of_bytes for request in proxy.requests) >= 2
-
-
-@pytest.mark.parametrize(("broken", "happens"), by_turns(PASSING), indirect=["broken"])
-def test_a_range_that_fails_gives_the_data(broken, happens):
-    place, proxy = broken
-    bucket = place.open(patience=PATIENT)
-    bucket.put("name", CONTENT)
     proxy.breaks(of_bytes, happens, times=1)
     assert read(bucket, "name", 100_003, 2_900_001) == CONTENT[100_003:2_900_001]
 

@@ -1,6 +1,5 @@
 """What `yogadl doctor` finds in stores and folders that are well, and in those that are not."""
 
-import json
 import os
 import resource
 
@@ -44,8 +43,7 @@ def by_what(findings):
 
 
 def test_a_store_that_is_well_is_found_so_and_left_as_it_was(doctor, any_place, tmp_path):
-    ended = doctor(any_place)
-    assert ended.code == 0, ended.out
+    ended = doctor(any_place).ends(0)
     assert ended.out.endswith("All is well.\n")
     for what in (
         "access",
@@ -64,15 +62,14 @@ def test_a_store_that_is_well_is_found_so_and_left_as_it_was(doctor, any_place, 
 
 
 def test_read_only_writes_nothing_there_nor_here(doctor, any_place, tmp_path):
-    ended = doctor(any_place, "--read-only")
-    assert ended.code == 0
+    ended = doctor(any_place, "--read-only").ends(0)
     assert state_of(ended, "write") == "note"
     assert list(any_place.open().list()) == []
     assert not (tmp_path / "mirror").exists()
 
 
 def test_as_json_it_has_stable_keys(doctor, s3_place):
-    document = json.loads(doctor(s3_place, "--json").out)
+    document = doctor(s3_place, "--json").json
     assert sorted(document) == ["checks", "problems", "storage"]
     assert document["problems"] == 0
     assert {tuple(sorted(check)) for check in document["checks"]} == {("mend", "state", "text", "what")}
@@ -93,8 +90,7 @@ def test_a_permission_that_is_missing_is_named_with_its_mend(doctor, broken, tak
         takes = lambda request: request.method == "GET" and "/o?" in request.path  # noqa: E731
     place.open().put("some-object", b"content")
     proxy.breaks(takes, refuses(403, code))
-    ended = doctor(place)
-    assert ended.code == 1
+    ended = doctor(place).ends(1)
     assert state_of(ended, what) == "problem"
     name, _, prefix = place.url.partition("://")[2].partition("/")
     if place.url.startswith("gs://"):
@@ -124,8 +120,7 @@ def test_a_permission_that_is_missing_is_named_with_its_mend(doctor, broken, tak
 def test_what_a_store_refuses_is_one_problem_with_its_reason(doctor, broken, status, code, said):
     place, proxy = broken
     proxy.breaks(lambda request: True, refuses(status, code))
-    ended = doctor(place)
-    assert ended.code == 1
+    ended = doctor(place).ends(1)
     assert said in ended.out
     assert ended.out.count(code) == 1 or "credentials" not in said  # of which it is said once
 
@@ -137,8 +132,7 @@ def test_without_credentials_it_says_so_once(doctor, s3_place, tmp_path, monkeyp
         monkeypatch.setenv(name, str(tmp_path / "absent"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     endpoint = s3_place.options["endpoint_url"]
-    ended = doctor(s3_place.url, "--endpoint-url", endpoint, "--mirror", tmp_path / "mirror")
-    assert ended.code == 1
+    ended = doctor(s3_place.url, "--endpoint-url", endpoint, "--mirror", tmp_path / "mirror").ends(1)
     assert ended.out.count("no credentials were found") == 1
     assert "--profile" in ended.out
     assert ended.out.endswith("Problems found: 1.\n")
@@ -147,15 +141,13 @@ def test_without_credentials_it_says_so_once(doctor, s3_place, tmp_path, monkeyp
 def test_a_store_that_is_not_there_is_said_in_time(doctor):
     place = Place("s3://bucket/root", {"endpoint_url": "http://127.0.0.1:9", "client_options": {
         "aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}})  # fmt: skip
-    ended = doctor(place)
-    assert ended.code == 1
+    ended = doctor(place).ends(1)
     assert state_of(ended, "access") == "problem"
     assert "--endpoint-url, proxies" in ended.out
 
 
 def test_a_store_that_ignores_conditions_is_found_out(doctor, heedless_place):
-    ended = doctor(heedless_place)
-    assert ended.code == 1
+    ended = doctor(heedless_place).ends(1)
     assert state_of(ended, "put-if-absent") == "problem"
     assert "exclusive=False" in ended.out
 
@@ -193,8 +185,7 @@ def test_clocks_that_are_apart_are_said(skew_s, state):
 
 def test_a_mirror_where_locks_do_not_work_is_a_problem(doctor, s3_place, monkeypatch):
     monkeypatch.setattr(_doctor, "try_lock", lambda *_, **__: True)
-    ended = doctor(s3_place)
-    assert ended.code == 1
+    ended = doctor(s3_place).ends(1)
     assert state_of(ended, "mirror: locks") == "problem"
 
 
@@ -208,8 +199,7 @@ def test_a_mirror_in_a_folder_of_other_files_is_a_problem(doctor, s3_place, tmp_
 
 def test_a_folder_on_a_network_file_system_is_noted(doctor, tmp_path, monkeypatch):
     monkeypatch.setattr(_doctor, "file_system", lambda folder: "nfs4")
-    ended = doctor(str(tmp_path))
-    assert ended.code == 0
+    ended = doctor(str(tmp_path)).ends(0)
     assert state_of(ended, "folder") == "note"
     assert "network file system (nfs4)" in ended.out
 
@@ -240,8 +230,7 @@ def test_limits_of_the_process_are_said_with_what_raises_them(most, state):
     ],
 )
 def test_what_makes_no_sense_is_a_problem_and_not_a_crash(doctor, words, monkeypatch, tmp_path):
-    ended = doctor(*words, "--mirror", tmp_path / "mirror")
-    assert ended.code == 1
+    ended = doctor(*words, "--mirror", tmp_path / "mirror").ends(1)
     assert state_of(ended, "access") == "problem"
 
 

@@ -4,19 +4,16 @@ import errno
 import gc
 import logging
 import os
-import subprocess
 
 import numpy as np
 import pytest
 from inside import DatasetKey, LocalBucket, Mirror, mirrored_cache, set_constants
-from processes import Process, mounting
+from mirrors import mount, needs_mount, on_a_small_disk
 
 import yogadl
 from yogadl.errors import CredentialsError, StorageError
 
 RECORDS = 400
-MOUNTING = mounting()
-needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
 
 
 @pytest.fixture
@@ -26,13 +23,6 @@ def url(tmp_path):
     storage.submit(columns, "set", "1", part_bytes=20_000)
     assert storage.info("set", "1").parts > 5
     return (tmp_path / "bucket").as_uri()
-
-
-def mount(folder, size_bytes):
-    """Put a small file system over a folder, or change the one there; seen by this process alone."""
-    options = f"{'remount,' if folder.is_mount() else ''}size={size_bytes}"
-    folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
 
 
 def fill(folder):
@@ -80,9 +70,7 @@ def read_from_a_full_disk(url, folder, when, check):
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("when", ["before", "with a mirror", "with a table", "with all"])
 def test_a_full_disk_is_read_past(url, tmp_path, when, check):
-    assert MOUNTING is not None
-    with Process(read_from_a_full_disk, url, tmp_path / "disk", when, check, prefix=MOUNTING) as child:
-        said, here, ranges = child.result()
+    said, here, ranges = on_a_small_disk(read_from_a_full_disk, url, tmp_path / "disk", when, check)
     told = [text for text in said if "read by range" in text]
     assert (here > 5, ranges > 0) == ((True, False) if when == "with all" else (False, True))
     assert len(told) == (0 if when == "with all" and not check else 1), said
@@ -105,9 +93,7 @@ def read_beside_another(url, other, folder):
 def test_on_a_full_disk_what_nothing_reads_goes_first(url, tmp_path):
     other = tmp_path / "other"
     yogadl.open_storage(other).submit({"x": np.arange(99_999)}, "set", "1", part_bytes=100_000)
-    assert MOUNTING is not None
-    with Process(read_beside_another, url, other.as_uri(), tmp_path / "disk", prefix=MOUNTING) as child:
-        said, tables = child.result()
+    said, tables = on_a_small_disk(read_beside_another, url, other.as_uri(), tmp_path / "disk")
     assert not [text for text in said if "read by range" in text]
     assert tables >= 1
 

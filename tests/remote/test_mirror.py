@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import io
 import logging
 import os
 import pickle
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from command import Terminal
 from inside import (
     Claim,
     LocalBucket,
@@ -28,6 +28,7 @@ from inside import (
 from mirrors import (
     PARTS,
     Watched,
+    at_once,
     bucket_with,
     is_whole,
     last_used,
@@ -99,29 +100,20 @@ def test_parts_that_are_wanted_first_are_brought_first(bucket, tmp_path, monkeyp
     assert begun == [brought.table.sha256[number] for number in order]
 
 
-def test_progress_counts_what_is_missing(bucket, mirror):
-    said = []
-    manifest = manifest_of(bucket, "a")
-    cache = MirroredCache(bucket, mirror.location, manifest)
-    cache.complete(range(len(cache.table)), lambda done, total: said.append((done, total)))
-    assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "removed"])
-def test_a_part_damaged_on_this_machine_is_brought_again(damage, bucket, mirror):
-    manifest = manifest_of(bucket, "a")
-    open_cache(mirror, manifest).close()
-    path = mirror.folder.path(mirror.folder.names("a", ".mdb")[3])
-    path.unlink() if damage == "removed" else os.truncate(path, 100)
-    open_cache(mirror, manifest)
-    assert is_whole(mirror, bucket, manifest)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "removed"])
-def test_a_table_damaged_on_this_machine_is_brought_again(damage, bucket, mirror):
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        (".mdb", "truncated"),
+        (".mdb", "removed"),
+        (".parts", "truncated"),
+        (".parts", "flipped"),
+        (".parts", "removed"),
+    ],
+)
+def test_a_file_damaged_on_this_machine_is_brought_again(suffix, damage, bucket, mirror):
     manifest = manifest_of(bucket, "a")
     open_cache(mirror, manifest).close()
-    path = mirror.folder.path(mirror.folder.names("a", ".parts")[0])
+    path = mirror.folder.path(mirror.folder.names("a", suffix)[-1])
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.unlink()
@@ -162,10 +154,6 @@ def test_what_is_in_the_mirror_is_read_though_the_bucket_has_lost_it(bucket, mir
 
 
 def test_on_a_terminal_a_bar_shows_how_far_it_is(bucket, mirror, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     set_constants(monkeypatch, PROGRESS_DELAY_S=0.0)
@@ -178,17 +166,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(bucket, mirror, monkeypatch):
 
 def test_threads_that_want_the_same_bring_each_part_once(bucket, tmp_path):
     watched, manifest = Watched(bucket, lambda name: time.sleep(0.001)), manifest_of(bucket, "a")
-    done = []
-
-    def bring():
-        done.append(open_cache(Mirror(watched, tmp_path / "mirror"), manifest))
-
-    threads = [threading.Thread(target=bring) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(done) == 6
+    assert len(at_once(6, lambda: open_cache(Mirror(watched, tmp_path / "mirror"), manifest))) == 6
     assert set(watched.gets.values()) == {1}
     assert litter_in(Mirror(watched, tmp_path / "mirror")) == []
 
@@ -224,30 +202,21 @@ def test_many_parts_take_one_descriptor(bucket, mirror):
 # Making room.
 
 
-def test_with_a_limit_the_least_recently_used_cache_goes(bucket, tmp_path):
-    limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
-    mirror = Mirror(bucket, tmp_path / "mirror", limit)
-    manifests = {name: manifest_of(bucket, name) for name in "abc"}
-    open_cache(mirror, manifests["a"]).close()
-    open_cache(mirror, manifests["b"]).close()
-    last_used(mirror, manifests["b"], 1_000)
-    open_cache(mirror, manifests["c"])
-    assert is_whole(mirror, bucket, manifests["a"])
-    assert is_whole(mirror, bucket, manifests["c"])
-    assert parts_in(mirror, "b") == 0
-    assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*") if path.is_file()) <= limit
-
-
-def test_a_cache_that_is_read_stays_and_the_other_goes(bucket, tmp_path):
+@pytest.mark.parametrize("is_held", [False, True])
+def test_with_a_limit_the_least_recently_used_cache_that_nobody_reads_goes(is_held, bucket, tmp_path):
     limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
     mirror = Mirror(bucket, tmp_path / "mirror", limit)
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
     held = open_cache(mirror, manifests["a"])
-    last_used(mirror, manifests["a"], 1_000)
+    if not is_held:
+        held.close()
     open_cache(mirror, manifests["b"]).close()
+    last_used(mirror, manifests["a" if is_held else "b"], 1_000)
     open_cache(mirror, manifests["c"]).close()
     assert is_whole(mirror, bucket, manifests["a"])
+    assert is_whole(mirror, bucket, manifests["c"])
     assert parts_in(mirror, "b") == 0
+    assert sum(path.stat().st_size for path in mirror.folder.root.rglob("*") if path.is_file()) <= limit
     held.close()
 
 
@@ -399,26 +368,25 @@ def test_a_reader_that_had_not_mapped_anything_brings_what_vanished(bucket, mirr
 # The place.
 
 
-def test_a_folder_with_other_files_is_refused_with_a_better_one(bucket, tmp_path):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").touch()
-    mirror = Mirror(bucket, tmp_path / "full")
-    with pytest.raises(ConfigurationError, match=r"'thesis.tex'.*full/yogadl-mirror"):
-        open_cache(mirror, manifest_of(bucket, "a"))
-    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
-
-
-def test_a_local_storage_never_becomes_a_mirror(bucket, tmp_path):
-    """Or what it has, and no bucket, would be evicted."""
-    yogadl.open_storage(tmp_path / "caches").submit(rows(), "mine", "1")
-    with pytest.raises(ConfigurationError, match="is no mirror"):
-        open_cache(Mirror(bucket, tmp_path / "caches"), manifest_of(bucket, "a"))
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(bucket, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="is a file, not a folder"):
-        open_cache(Mirror(bucket, tmp_path / "file"), manifest_of(bucket, "a"))
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("full", r"'thesis.tex'.*place/yogadl-mirror"),
+        ("storage", "is no mirror"),  # or what it has, and no bucket, would be evicted
+        ("file", "is a file, not a folder"),
+    ],
+)
+def test_a_place_of_something_else_is_refused_and_left_as_it_is(kind, says, bucket, tmp_path):
+    place = tmp_path / "place"
+    if kind == "storage":
+        yogadl.open_storage(place).submit(rows(), "mine", "1")
+    elif kind == "full":
+        place.mkdir()
+    (place / "thesis.tex" if kind == "full" else place if kind == "file" else tmp_path / "x").touch()
+    before = sorted(place.rglob("*"))
+    with pytest.raises(ConfigurationError, match=says):
+        open_cache(Mirror(bucket, place), manifest_of(bucket, "a"))
+    assert sorted(place.rglob("*")) == before
 
 
 def temporary(monkeypatch, folder):
@@ -552,12 +520,6 @@ def test_a_lock_that_is_never_given_back_is_an_error_that_names_it(tmp_path):
 
 
 # In real stores.
-
-
-def test_a_cache_in_a_real_store_is_brought_and_read(either_place, tmp_path):
-    either_place.storage(mirror=tmp_path / "theirs").submit(rows(), "a", "1", part_bytes=20_000)
-    ref = either_place.storage(mirror=tmp_path / "ours").fetch("a", "1")
-    assert (ref.gather(range(2_000))["row"] == rows()["row"]).all()
 
 
 def test_what_is_built_in_the_mirrors_scratch_is_never_evicted(bucket, tmp_path):

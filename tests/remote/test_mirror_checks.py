@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import run_command
 from inside import LocalBucket, Mirror, is_free
-from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
+from mirrors import Watched, at_once, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
 
 import yogadl
 from yogadl.errors import CacheFormatError
@@ -175,16 +175,11 @@ def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket, mirror):
         ready.wait()
         Mirror(together, mirror.location.root).mend(manifest_of(bucket, "a"))
 
-    threads = [threading.Thread(target=mend) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(5, mend)
     assert is_whole(mirror, bucket, manifest_of(bucket, "a"))
     # One that compares while another has just put the new part finds it sound, or does not bring it.
-    assert {name.rpartition("/")[2]: count for name, count in together.gets.items()} == {
-        path.name: 1 for path in paths
-    }
+    brought = {name.rpartition("/")[2]: count for name, count in together.gets.items()}
+    assert brought == {path.name: 1 for path in paths}
     assert litter_in(mirror) == []
 
 
@@ -223,9 +218,11 @@ def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path, part_bytes):
     assert set(watched.gets.values()) == {1}
 
 
-def test_progress_of_filling_ends_with_all_of_it(bucket, mirror):
+@pytest.mark.parametrize("is_new", [False, True])
+def test_progress_of_filling_ends_with_all_of_it(bucket, mirror, tmp_path, is_new):
     manifest, said = manifest_of(bucket, "a"), []
     part_of(mirror.folder.root).unlink()
-    mirror.fill(manifest, progress=lambda *numbers: said.append(numbers))
+    filled = Mirror(bucket, tmp_path / "new") if is_new else mirror
+    filled.fill(manifest, progress=lambda *numbers: said.append(numbers))
     assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
     assert all(0 <= done <= manifest.size_bytes == whole for done, whole in said)

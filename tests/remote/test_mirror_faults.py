@@ -5,7 +5,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -21,11 +20,14 @@ from mirrors import (
     last_used,
     litter_in,
     manifest_of,
+    mount,
+    needs_mount,
+    on_a_small_disk,
     open_cache,
     parts_in,
     rows,
 )
-from processes import Process, mounting, processes, wait_until
+from processes import Process, processes, wait_until
 from store_proxy import cuts, refuses, resets, stalls
 from turns import by_turns
 
@@ -340,26 +342,16 @@ def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket, tmp_path):
 # Disks.
 
 
-MOUNTING = mounting()
-needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
-
-
-def mount(folder, options):
-    """Put a small file system over a folder, or change the one there; seen by this process alone."""
-    folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
-
-
 def fill_a_small_disk(bucket, folder, is_foreseen):
     """Bring a cache to a disk without room, then with; return what was said."""
-    mount(folder, "size=100k")
+    mount(folder, "100k")
     mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
         mirrored_cache.evict_for = lambda *_: None
     with pytest.raises(StorageError) as caught:
         open_cache(mirror, manifest)
     assert litter_in(mirror) == []
-    mount(folder, "remount,size=64m")
+    mount(folder, "64m")
     open_cache(mirror, manifest)
     assert is_whole(mirror, bucket, manifest)
     return str(caught.value)
@@ -368,20 +360,13 @@ def fill_a_small_disk(bucket, folder, is_foreseen):
 def bring_three_where_two_fit(bucket, folder):
     """Bring caches one after the other; return how many parts of each are there in the end."""
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
-    mount(folder, f"size={int(2.6 * manifests['a'].size_bytes)}")
+    mount(folder, int(2.6 * manifests["a"].size_bytes))
     mirror = Mirror(bucket, folder / "mirror")
     for number, manifest in enumerate(manifests.values()):
         open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)
         last_used(mirror, manifest, 1000 + number)
     return parts_in(mirror, "a"), parts_in(mirror, "b"), parts_in(mirror, "c")
-
-
-def on_a_small_disk(function, *args):
-    """Return what a function of this module returns in a process that may mount."""
-    assert MOUNTING is not None
-    with Process(function, *args, prefix=MOUNTING) as child:
-        return child.result()
 
 
 @needs_mount

@@ -443,7 +443,8 @@ def gives_tokens(life_s):
     return happens
 
 
-def test_googles_credentials_are_kept_and_renewed(gcs):
+@of_google
+def test_googles_credentials_are_kept_and_renewed(put):
     place, proxy, tag = put
     credentials = google_credentials(proxy)
     proxy.breaks(lambda one: one.path == "/token", gives_tokens(3600))

@@ -1,7 +1,6 @@
 """Copies of a cache: from a bucket to here, from here to a bucket, the same to the digest, or not at all."""
 
 import errno
-import json
 import time
 
 import pytest
@@ -231,11 +230,9 @@ def test_push_and_pull_and_read(yoga, either_place, caches, tmp_path, monkeypatc
     )
     ended = yoga("pull", "a", "1", "-s", either_place.url, "--mirror", tmp_path / "mirror", *options)
     assert ended.out.startswith(f"a 1 is in the mirror {tmp_path / 'mirror'}: ")
-    ended = yoga("pull", "a", "1", "--from", either_place.url, "--to", tmp_path / "copies", *options)
-    assert ended.code == 0
+    yoga("pull", "a", "1", "--from", either_place.url, "--to", tmp_path / "copies", *options).ends(0)
     assert is_same(caches, yogadl.open_storage(tmp_path / "copies"))
-    ended = yoga("ls", "-s", either_place.url, *options)
-    assert ended.code == 0
+    yoga("ls", "-s", either_place.url, *options).ends(0)
 
 
 def test_pull_from_one_store_to_another_has_options_for_each(
@@ -263,7 +260,7 @@ def test_pull_from_one_store_to_another_has_options_for_each(
 def test_push_as_json_has_stable_keys(yoga, caches, tmp_path):
     ended = yoga("push", "a", "1", tmp_path / "copies", "-s", tmp_path / "caches", "--json")
     info = caches.info("a", "1")
-    assert json.loads(ended.out) == {
+    assert ended.json == {
         "storage": str(tmp_path / "caches"),
         "to": str(tmp_path / "copies"),
         "id": "a",
@@ -278,7 +275,7 @@ def test_pull_as_json_has_stable_keys(yoga, caches, tmp_path):
     url = f"file://{tmp_path}/caches"
     ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--json")
     info = caches.info("a", "1")
-    assert json.loads(ended.out) == {
+    assert ended.json == {
         "storage": url,
         "id": "a",
         "version": "1",

@@ -14,12 +14,7 @@ from inside import RetryPolicy, read
 from processes import Process, wait_until
 from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
-from yogadl.errors import (
-    CacheFormatError,
-    CredentialsError,
-    DatasetNotFoundError,
-    StorageError,
-)
+from yogadl.errors import CacheFormatError, CredentialsError, DatasetNotFoundError, StorageError
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 IMPATIENT = RetryPolicy(1, 2)
