@@ -74,7 +74,9 @@ of_google = pytest.mark.parametrize("broken", ["gcs"], indirect=True)
 def put(broken):
     """A bucket with one object, the proxy before it, and the object's tag."""
     place, proxy = broken
-    return place, proxy, place.open().put("name", CONTENT).tag
+    tag = place.open().put("name", CONTENT).tag
+    proxy.requests.clear()
+    return place, proxy, tag
 
 
 def test_ranges_are_read_by_obstore_and_whole_objects_by_the_sdk(put):

@@ -70,6 +70,7 @@ OPERATIONS = {
     "head": lambda bucket, _: bucket.head("name"),
     "list": lambda bucket, _: list(bucket.list()),
     "put": lambda bucket, _: bucket.put("other", CONTENT),
+    "small put": lambda bucket, _: bucket.put("other", b"content"),
     "put of a file": lambda bucket, path: bucket.put("other", path),
     "put if absent": lambda bucket, _: bucket.put_if_absent("other", b"token"),
     "delete": lambda bucket, _: bucket.delete("name"),
@@ -82,6 +83,7 @@ SILENT = [
     for number, operation in enumerate(OPERATIONS)
     for other, silence in enumerate(SILENCES)
     if operation in ("get", "range", "large range", "list") or silence in ("delay", "stall", "reset", "503")
+    if (operation, silence) not in (("put", "reset"), ("put of a file", "reset"))
 ]
 
 
