@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from command import Ended
 from inside import parse_argument, parse_size
 
 pytestmark = pytest.mark.usefixtures("forgets_modules")
@@ -311,3 +312,8 @@ def test_tasks_say_it_too(build, file, storage):
     assert build("rows", "--arg", "count=5", "--missing", "label=-8", "--commit").code == 1
     assert build("rows", *words, "--commit").code == 0
     assert [record["label"] for record in storage.fetch("d", "1")] == [-7, 1, 2, 3, 4]
+
+
+def test_an_interrupt_of_a_builder_ends_with_130(build, file):
+    file.write_text("def make():\n    yield 1\n    raise KeyboardInterrupt")
+    assert build("make") == Ended(130, "", "yogadl: interrupted\n")
