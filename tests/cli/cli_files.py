@@ -1,5 +1,7 @@
 """What tests do to the files of a storage."""
 
+from pathlib import Path
+
 from cache_files import parts_and_indexes, read_index
 
 
@@ -15,3 +17,13 @@ def damage_part(root, dataset_id):
 def tree_of(root):
     """Return every file below a folder, with its size and time."""
     return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(root.rglob("*"))}
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)

@@ -15,6 +15,12 @@ def root(storage):
     return Path(storage.location)
 
 
+@pytest.fixture
+def run(yoga, root):
+    """Run the command on the storage."""
+    return lambda *words: yoga(*words, "-s", root)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """Build two versions of a dataset, and another one."""

@@ -1,7 +1,6 @@
 """adopt and refresh: versions of the files of other libraries, and what the other commands say of them."""
 
 import io
-import json
 import os
 import struct
 import tarfile
@@ -39,9 +38,9 @@ def raw(tmp_path):
 
 
 @pytest.fixture
-def adopt(yoga, root, raw):
+def adopt(run, raw):
     """Adopt the shards as version 1 of dataset d; other words are added."""
-    return lambda *words: yoga("adopt", "d", "1", f"{raw}/*.tar", *words, "-s", root)
+    return lambda *words: run("adopt", "d", "1", f"{raw}/*.tar", *words)
 
 
 def keys(storage, version="1"):
@@ -50,8 +49,7 @@ def keys(storage, version="1"):
 
 
 def test_the_records_are_those_of_the_files_and_only_an_index_is_written(adopt, storage, raw):
-    ended = adopt()
-    assert ended.code == 0, ended.err
+    ended = adopt().ends(0)
     assert ended.out.startswith("Built d 1 in ")
     size_bytes = sum(path.stat().st_size for path in raw.iterdir())
     assert f"Its values stay in 2 files of {size_bytes / 1000:.1f} kB (webdataset)" in ended.out
@@ -70,8 +68,7 @@ def test_files_that_are_not_read_have_a_fingerprint_of_their_sizes_and_tags(adop
 def test_a_version_that_exists_is_left_as_it_is(adopt, storage):
     adopt()
     digest = storage.info("d", "1").digest
-    ended = adopt()
-    assert ended.code == 0
+    ended = adopt().ends(0)
     assert ended.out.startswith("d 1 is there already, ")
     assert ended.err == "yogadl: nothing was built; --replace builds it again\n"
     assert storage.info("d", "1").digest == digest
@@ -79,7 +76,7 @@ def test_a_version_that_exists_is_left_as_it_is(adopt, storage):
     assert storage.info("d", "1").digest != digest
 
 
-def test_a_version_of_other_files_or_options_is_left_with_a_warning(adopt, yoga, root, raw, storage):
+def test_a_version_of_other_files_or_options_is_left_with_a_warning(adopt, run, raw, storage):
     adopt()
     ended = adopt("--no-read", "--field", "jpg")
     assert (
@@ -87,38 +84,25 @@ def test_a_version_of_other_files_or_options_is_left_with_a_warning(adopt, yoga,
         in ended.err
     )
     assert "options: {} -> {'fields': ['jpg']}). It is left as it is" in ended.err
-    ended = yoga("adopt", "d", "1", raw / "train-000.tar", "-s", root)
+    ended = run("adopt", "d", "1", raw / "train-000.tar")
     assert "(paths: " in ended.err
     assert len(storage.fetch("d", "1")) == 20
     storage.submit([1], "d", "1")
     assert "was not adopted from foreign files. It is left as it is" in adopt().err
 
 
-def test_metadata_is_kept(adopt, storage):
-    adopt("--metadata", 'classes=["cat", "dog"]')
+def test_metadata_is_kept_and_some_fields_are_taken(adopt, storage):
+    adopt("--metadata", 'classes=["cat", "dog"]', "--field", "cls")
     assert storage.fetch("d", "1").metadata == {"classes": ["cat", "dog"]}
-
-
-def test_some_fields_are_taken(adopt, storage):
-    assert adopt("--field", "cls").code == 0
     assert set(storage.fetch("d", "1")[3]) == {"cls", "__key__"}
 
 
 def test_a_field_that_a_sample_lacks_is_refused_or_empty(adopt, storage, raw):
     write_tar(raw / "train-001.tar", 10, 10, lacks=[13])
-    ended = adopt()
-    assert ended.code == 1
-    assert "000013" in ended.err
+    adopt().ends(1, "000013")
     for fill in ("empty", "cls=empty"):
         assert adopt("--missing", fill, "--replace").code == 0
         assert [storage.fetch("d", "1")[number]["cls"] for number in (12, 13)] == [b"2", b""]
-
-
-@pytest.mark.parametrize("words", [["--feature", "a=int64"], ["--format", "jsonl", "--missing", "empty"]])
-def test_an_option_of_another_format_is_refused(adopt, words):
-    ended = adopt(*words)
-    assert ended.code == 1
-    assert ": no option of the format '" in ended.err
 
 
 def test_workers_read_the_files(adopt, storage):
@@ -127,7 +111,7 @@ def test_workers_read_the_files(adopt, storage):
 
 
 def test_json_says_all(adopt, raw):
-    found = json.loads(adopt("--json").out)
+    found = adopt("--json").json
     assert (found["was_built"], found["records"], found["is_adopted"]) == (True, 20, True)
     assert found["adopted"] == {
         "format": "webdataset",
@@ -136,7 +120,7 @@ def test_json_says_all(adopt, raw):
         "size_bytes": sum(path.stat().st_size for path in raw.iterdir()),
         "is_read": True,
     }
-    assert json.loads(adopt("--json").out)["was_built"] is False
+    assert adopt("--json").json["was_built"] is False
 
 
 # What a record of each format is, and whether the format is found by the names of the files.
@@ -150,29 +134,17 @@ def write_megatron(folder):
     (folder / "tokens.idx").write_bytes(index + np.array([0, 3], np.int64).tobytes())
 
 
-def test_a_format_is_found_by_the_names(yoga, root, storage, tmp_path):
+def test_a_format_is_found_by_the_names(run, storage, tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(12).reshape(4, 3))
     (tmp_path / "lines.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
     (tmp_path / "t.tfrecord-00000-of-00001").write_bytes(tfrecord_of([b"one", b"two", b"three"]))
     write_megatron(tmp_path)
     for version, name in enumerate(["rows.npy", "lines.jsonl", "t.tfrecord-*", "*.bin"]):
-        ended = yoga("adopt", "d", version, tmp_path / name, "-s", root)
-        assert ended.code == 0, ended.err
+        run("adopt", "d", version, tmp_path / name).ends(0)
     assert storage.fetch("d", "0")[2].tolist() == [6, 7, 8]
     assert storage.fetch("d", "1")[1] == b'{"a": 2}'
     assert storage.fetch("d", "2")[2] == b"three"
     assert storage.fetch("d", "3")[1].tolist() == [2, 3, 4]
-
-
-@pytest.mark.parametrize("names", [["a.bin"], ["a.txt"], ["a.parquet"], ["a.bin", "tokens.bin"], ["t*"]])
-def test_a_format_that_the_names_do_not_tell_is_asked_for(yoga, root, tmp_path, names):
-    write_megatron(tmp_path)
-    for name in ("a.bin", "a.txt", "a.parquet"):
-        (tmp_path / name).write_bytes(b"")
-    ended = yoga("adopt", "d", "1", *(tmp_path / name for name in names), "-s", root)
-    assert ended.code == 1
-    assert "the format can't be told from " in ended.err
-    assert "(--format), one of arrow, jsonl, mds, megatron, npy, tfrecord, webdataset" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -197,12 +169,6 @@ def test_the_format_of_a_name(name, format):
     assert format_of_name(name) == format
 
 
-def test_a_file_that_is_not_there_is_an_error(yoga, root, tmp_path):
-    ended = yoga("adopt", "d", "1", tmp_path / "no.tar", "-s", root)
-    assert ended.code == 1
-    assert f"there is no file {tmp_path}/no.tar: check the path" in ended.err
-
-
 # Features.
 
 
@@ -220,18 +186,6 @@ def test_a_file_that_is_not_there_is_an_error(yoga, root, tmp_path):
 )
 def test_a_feature(text, feature):
     assert parse_feature(text) == feature
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["a", "=int64", "a=", "a=float64", "a=bytes[]", "a=int64[,]", "a=int64[3", "a=int64[x]", "a=int64[-1]",
-     "a=nonsense", "a=int64[1 2]"],
-)  # fmt: skip
-def test_what_is_no_feature(yoga, root, tmp_path, text):
-    ended = yoga("adopt", "d", "1", tmp_path / "a.tfrecord", "--feature", text, "-s", root)
-    assert ended.code == 2
-    assert ended.err.count("\n") == 1
-    assert "argument --feature: " in ended.err
 
 
 @pytest.fixture
@@ -255,60 +209,45 @@ FEATURES = ["label=int64", "image/encoded=bytes", "tokens=int64[]", "row=float32
 
 
 @pytest.fixture
-def adopt_examples(yoga, root, examples):
+def adopt_examples(run, examples):
     options = [word for feature in FEATURES for word in ("--feature", feature)]
-    return lambda version: yoga("adopt", "d", version, examples, *options, "-s", root)
-
-
-def test_features_are_taken(adopt_examples, storage):
-    assert adopt_examples("1").code == 0
-    record = storage.fetch("d", "1")[3]
-    assert (record["label"], record["image/encoded"]) == (3, b"xxx")
-    assert (record["tokens"].tolist(), record["row"].tolist()) == ([0, 1, 2], [3.0, 3.0, 3.0])
+    return lambda version: run("adopt", "d", version, examples, *options)
 
 
 def test_features_are_those_of_a_call_in_python(adopt_examples, storage, examples):
     features = {
         "label": "int64", "image/encoded": "bytes", "tokens": ("int64", (None,)), "row": ("float32", (3,)),
     }  # fmt: skip
-    storage.adopt(examples, "d", "1", format="tfrecord", features=features)
+    ref = storage.adopt(examples, "d", "1", format="tfrecord", features=features)
     assert "warning" not in adopt_examples("1").err
+    assert adopt_examples("2").code == 0
+    assert storage.fetch("d", "2").fingerprint == ref.fingerprint
 
 
-def test_files_with_features_are_refreshed(adopt_examples, yoga, root, storage, examples):
+def test_files_with_features_are_refreshed(adopt_examples, run, storage, examples):
     adopt_examples("1")
     os.utime(examples, (1, 1))
-    assert yoga("refresh", "d", "1", "2", "-s", root).code == 0
+    assert run("refresh", "d", "1", "2").code == 0
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
     features = {"tokens": yogadl.Leaf("int64", (None,)), "image/encoded": yogadl.Leaf("bytes")}
     storage.adopt(examples, "d", "3", format="tfrecord", features=features)
     os.utime(examples, (2, 2))
-    assert yoga("refresh", "d", "3", "4", "-s", root).code == 0
+    assert run("refresh", "d", "3", "4").code == 0
     assert storage.fetch("d", "4")[2]["tokens"].tolist() == [0, 1]
 
 
-def test_records_that_no_file_is_known_for_are_not_lost_by_a_refresh(yoga, root, storage, raw, examples):
+def test_records_that_no_file_is_known_for_are_not_lost_by_a_refresh(run, storage, raw, examples):
     storage.submit([{"__key__": "a", "jpg": b"", "cls": b""}], "d", "0")
-    assert yoga("adopt", "d", "1", f"{raw}/*.tar", "--base", "0", "-s", root).code == 0
-    assert yoga("adopt", "d", "copied", examples, "--feature", "label=int64", "-s", root).code == 0
+    assert run("adopt", "d", "1", f"{raw}/*.tar", "--base", "0").code == 0
+    assert run("adopt", "d", "copied", examples, "--feature", "label=int64").code == 0
     for version in ("1", "copied"):
-        ended = yoga("refresh", "d", version, "2", "-s", root)
-        assert ended.code == 1
-        assert "have no values in foreign files" in ended.err
-        assert "adopt the files again" in ended.err
+        run("refresh", "d", version, "2").ends(1, "have no values in foreign files", "adopt the files again")
     assert storage.versions("d") == ["0", "1", "copied"]
 
 
-def test_a_feature_is_named_once(yoga, root, examples):
-    twice = ["--feature", "label=int64"] * 2
-    ended = yoga("adopt", "d", "1", examples, *twice, "-s", root)
-    assert ended.code == 2
-    assert "--feature names a feature twice" in ended.err
-
-
-def test_it_is_said_that_small_values_were_copied(yoga, root, storage, tmp_path):
+def test_it_is_said_that_small_values_were_copied(run, storage, tmp_path):
     np.save(tmp_path / "numbers.npy", np.arange(7))
-    ended = yoga("adopt", "d", "1", tmp_path / "numbers.npy", "-s", root)
+    ended = run("adopt", "d", "1", tmp_path / "numbers.npy")
     assert "All its values are small, so they were copied: it needs no other file.\n" in ended.out
     (tmp_path / "numbers.npy").unlink()
     assert storage.fetch("d", "1").gather(range(7)).tolist() == list(range(7))
@@ -317,24 +256,16 @@ def test_it_is_said_that_small_values_were_copied(yoga, root, storage, tmp_path)
 # Another version first.
 
 
-def test_the_records_of_another_version_come_first(adopt, yoga, root, raw, storage):
+def test_the_records_of_another_version_come_first(yoga, adopt, run, root, raw, storage):
     adopt()
     write_tar(raw / "more.tar", 20, 5)
     words = ["adopt", "d", "2", raw / "more.tar", "--base", "1", "-s", root]
-    ended = yoga(*words)
-    assert ended.code == 0, ended.err
+    yoga(*words).ends(0)
     assert keys(storage, "2") == list(range(25))
-    assert "continues    version 1, with 5 records more" in yoga("info", "d", "2", "-s", root).out
+    assert "continues    version 1, with 5 records more" in run("info", "d", "2").out
     again = yoga(*words)
     assert again.out.startswith("d 2 is there already, ")
     assert "warning" not in again.err
-
-
-@pytest.mark.parametrize("words", [["--task", "1/2"], ["--commit"]])
-def test_tasks_can_not_append(adopt, words):
-    ended = adopt("--base", "0", *words)
-    assert ended.code == 2
-    assert "--base is for an append in one call: leave out --task and --commit" in ended.err
 
 
 # By many tasks.
@@ -347,35 +278,32 @@ def groups(monkeypatch):
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5])
-def test_tasks_in_any_order_adopt_what_one_call_would(adopt, groups, storage, yoga, root, raw, tasks):
+def test_tasks_in_any_order_adopt_what_one_call_would(adopt, groups, storage, run, raw, tasks):
     write_tar(raw / "train-002.tar", 20, 3)
     for task in reversed(range(tasks)):
         ended = adopt("--task", f"{task + 1}/{tasks}")
         assert ended.out.startswith(f"Task {task + 1} of {tasks} has written "), ended.err
         assert storage.versions("d") == []
-    ended = adopt("--commit", "--metadata", "a=1")
-    assert ended.code == 0, ended.err
+    adopt("--commit", "--metadata", "a=1").ends(0)
     assert keys(storage) == list(range(23))
     assert storage.fetch("d", "1").metadata == {"a": 1}
-    one = yoga("adopt", "d", "one", f"{raw}/*.tar", "-s", root)
+    one = run("adopt", "d", "one", f"{raw}/*.tar")
     assert one.code == 0
     assert storage.info("d", "one").fingerprint == storage.info("d", "1").fingerprint
     assert storage.info("d", "1").builder["adopted"] == storage.info("d", "one").builder["adopted"]
 
 
-def test_what_tasks_adopted_can_be_refreshed(adopt, groups, storage, yoga, root, raw):
+def test_what_tasks_adopted_can_be_refreshed(adopt, groups, storage, run, raw):
     for words in (["--task", "1/2"], ["--task", "2/2"], ["--commit"]):
         assert adopt(*words).code == 0
     write_tar(raw / "train-002.tar", 20, 3)
-    assert yoga("refresh", "d", "1", "2", "-s", root).code == 0
+    assert run("refresh", "d", "1", "2").code == 0
     assert keys(storage, "2") == list(range(23))
 
 
 def test_a_commit_says_which_tasks_are_missing(adopt, groups, storage):
     adopt("--task", "1/2")
-    ended = adopt("--commit")
-    assert ended.code == 1
-    assert "1 of 2 partitions are not written yet: run the tasks 2/2" in ended.err
+    adopt("--commit").ends(1, "1 of 2 partitions are not written yet: run the tasks 2/2")
     assert storage.versions("d") == []
 
 
@@ -402,87 +330,58 @@ def test_a_version_is_replaced_by_the_tasks_of_a_run(adopt, groups, storage, raw
     assert "what the run job-7 has built" in adopt("--commit", *run).err
 
 
-@pytest.mark.parametrize(
-    "words", [["--task", "1/2", "--commit"], ["--run", "x"], ["--task", "1/2", "--workers", "2"]]
-)
-def test_options_that_make_no_sense_together(adopt, words):
-    assert adopt(*words).code == 2
-
-
 # Refresh.
 
 
-def test_nothing_is_built_if_nothing_has_changed(adopt, yoga, root, storage):
+def test_nothing_is_built_if_nothing_has_changed(adopt, run, storage):
     adopt()
-    ended = yoga("refresh", "d", "1", "2", "-s", root)
-    assert ended.code == 0
+    ended = run("refresh", "d", "1", "2").ends(0)
     assert ended.out.startswith("The files of d 1 are as they were: 2 files of ")
     assert ended.out.endswith("(webdataset). Nothing is built.\n")
     assert storage.versions("d") == ["1"]
-    found = json.loads(yoga("refresh", "d", "1", "2", "-s", root, "--json").out)
+    found = run("refresh", "d", "1", "2", "--json").json
     assert (found["was_built"], found["version"], found["adopted"]["files"]) == (False, "1", 2)
 
 
-def test_new_files_are_added_and_changed_ones_read_again(adopt, yoga, root, raw, storage):
+def test_new_files_are_added_and_changed_ones_read_again(adopt, run, raw, storage):
     adopt()
     write_tar(raw / "train-001.tar", 50, 3)
     write_tar(raw / "train-002.tar", 60, 2)
     storage.tag("d", "stable", "1")
-    ended = yoga("refresh", "d@stable", "2", "-s", root)
-    assert ended.code == 0, ended.err
+    ended = run("refresh", "d@stable", "2").ends(0)
     assert ended.out.startswith("Built d 2 in ")
     assert "Its values stay in 3 files of " in ended.out
     assert "; those of 1 in 2 files of " in ended.out
     assert keys(storage, "2") == [*range(10), *range(50, 53), 60, 61]
-    ended = yoga("refresh", "d", "2", "2", "-s", root)
+    ended = run("refresh", "d", "2", "2")
     assert "Nothing is built" in ended.out
     (raw / "train-000.tar").unlink()
-    found = json.loads(yoga("refresh", "d", "2", "2", "-s", root, "--json").out)
+    found = run("refresh", "d", "2", "2", "--json").json
     assert (found["was_built"], found["version"], found["records"]) == (True, "2", 5)
     assert keys(storage, "2") == [*range(50, 53), 60, 61]
 
 
-def test_another_version_is_not_replaced_unawares(adopt, yoga, root, raw, storage):
+def test_another_version_is_not_replaced_unawares(adopt, run, raw, storage):
     adopt()
     storage.submit([1], "d", "2")
     write_tar(raw / "train-002.tar", 60, 2)
-    ended = yoga("refresh", "d", "1", "2", "-s", root)
+    ended = run("refresh", "d", "1", "2")
     assert (ended.code, ended.out) == (1, "")
     assert "'d' version '2' exists: give NEW another name, or replace it with --replace" in ended.err
     assert len(storage.fetch("d", "2")) == 1
-    assert yoga("refresh", "d", "1", "2", "-s", root, "--replace").code == 0
+    assert run("refresh", "d", "1", "2", "--replace").code == 0
     assert keys(storage, "2") == [*range(20), 60, 61]
 
 
-def test_verify_says_what_it_has_compared(adopt, yoga, root):
+def test_verify_says_what_it_has_compared(adopt, run):
     adopt()
-    ended = yoga("verify", "d", "1", "-s", root)
+    ended = run("verify", "d", "1")
     assert ended.out.endswith("\n2 foreign files of it: all bytes were compared with their checksums\n")
     adopt("--no-read", "--replace")
-    ended = yoga("verify", "d", "1", "-s", root)
+    ended = run("verify", "d", "1")
     assert "\n2 foreign files of it: only their sizes and tags were compared; they were adopted" in ended.out
-    (found,) = json.loads(yoga("verify", "--all", "-s", root, "--json").out)["versions"]
+    (found,) = run("verify", "--all", "--json").json["versions"]
     assert (found["is_sound"], found["foreign_files"], found["foreign_read"]) == (True, 2, False)
-
-
-def test_a_version_that_was_not_adopted_is_not_refreshed(yoga, squares, root):
-    ended = yoga("refresh", "squares", "1", "3", "-s", root)
-    assert ended.code == 1
-    assert "was not adopted from foreign files" in ended.err
-
-
-@pytest.mark.parametrize("words", [["d", "1"], ["d"], ["d@1"]])
-def test_refresh_needs_the_name_of_the_new_version(yoga, root, words):
-    root.mkdir(exist_ok=True)
-    assert yoga("refresh", *words, "-s", root).code == 2
-
-
-def test_a_path_in_place_of_the_id_is_corrected(adopt, yoga, root, monkeypatch):
-    adopt()
-    monkeypatch.chdir(root.parent)
-    ended = yoga("adopt", f"{root.name}/d", "2", "a.tar", "b.tar")
-    assert ended.code == 2
-    assert f"you want `yogadl adopt d 2 a.tar b.tar -s {root}`" in ended.err
 
 
 # Where files may lie.
@@ -518,27 +417,15 @@ def test_options_of_a_bucket_are_those_of_the_foreign_files(yoga, monkeypatch, t
     assert set(given) == ({"endpoint_url"} if "://mine" in location else set())
 
 
-def test_options_of_a_bucket_are_refused_if_there_is_none(yoga, squares, root):
-    ended = yoga("ls", "-s", root, "--profile", "p")
-    assert ended.code == 2
-    assert yoga("ls", "-s", root, "--profile", "p", "--foreign", "s3://b").code == 0
-
-
-@pytest.mark.parametrize("url", ["raw", "/raw", "s3:/b", "://b", "s3://"])
-def test_what_is_no_url(yoga, root, url):
-    ended = yoga("ls", "-s", root, "--foreign", url)
-    assert ended.code == 2
-    assert "give a URL, such as s3://bucket/prefix" in ended.err
+def test_options_of_a_bucket_are_taken_for_foreign_files(run, squares):
+    assert run("ls", "--profile", "p", "--foreign", "s3://b").code == 0
 
 
 def test_a_storage_reads_where_it_may(yoga, root, raw):
     where = ["-s", f"file://{root}", "--mirror", "none"]
     root.mkdir(exist_ok=True)
     adopt = ["adopt", "d", "1", f"file://{raw}/*.tar", *where]
-    ended = yoga(*adopt)
-    assert ended.code == 1
-    assert "lies outside of what this storage may read" in ended.err
-    assert "the command takes --foreign URL" in ended.err
+    yoga(*adopt).ends(1, "lies outside of what this storage may read", "the command takes --foreign URL")
     may = ["--foreign", f"file://{raw}"]
     assert yoga(*adopt, *may).code == 0
     assert "000000" in yoga("head", "d", "1", *where, *may).out
@@ -549,26 +436,24 @@ def test_pull_fills_the_mirror_with_whole_foreign_files(yoga, root, raw, tmp_pat
     root.mkdir(exist_ok=True)
     where = ["-s", f"file://{root}", "--foreign", f"file://{raw}", "--mirror", tmp_path / "mirror"]
     assert yoga("adopt", "d", "1", f"file://{raw}/*.tar", *where).code == 0
-    ended = yoga("pull", "d", "1", *where)
-    assert ended.code == 0, ended.err
+    ended = yoga("pull", "d", "1", *where).ends(0)
     sizes = [path.stat().st_size for path in (tmp_path / "mirror").rglob("*") if path.is_file()]
     assert all(path.stat().st_size in sizes for path in raw.iterdir())
     assert ", and its values: 2 files of " in ended.out
-    assert json.loads(yoga("pull", "d", "1", *where, "--json").out)["adopted"]["files"] == 2
+    assert yoga("pull", "d", "1", *where, "--json").json["adopted"]["files"] == 2
 
 
 # Copies.
 
 
-def test_a_copy_is_of_the_index_or_of_the_records(adopt, yoga, root, raw, tmp_path, storage):
+def test_a_copy_is_of_the_index_or_of_the_records(yoga, adopt, run, root, raw, tmp_path, storage):
     adopt()
     storage.tag("d", "stable", "1")
     index, whole = tmp_path / "index", tmp_path / "whole"
-    assert yoga("push", "d@stable", index, "-s", root).code == 0
-    ended = yoga("push", "d@stable", whole, "-s", root, "--materialize")
-    assert ended.code == 0, ended.err
+    assert run("push", "d@stable", index).code == 0
+    ended = run("push", "d@stable", whole, "--materialize").ends(0)
     assert ended.out.startswith(f"d 1 is in {whole} now: 20 records, ")
-    found = json.loads(yoga("pull", "d", "1", "--from", root, "--to", whole, "--materialize", "--json").out)
+    found = yoga("pull", "d", "1", "--from", root, "--to", whole, "--materialize", "--json").json
     copied = yogadl.open_storage(whole).info("d", "1")
     assert (found["was_copied"], found["digest"]) == (False, copied.digest)
     assert found["size_bytes"] == copied.size_bytes
@@ -580,82 +465,76 @@ def test_a_copy_is_of_the_index_or_of_the_records(adopt, yoga, root, raw, tmp_pa
     assert yoga("head", "d", "1", "-s", index).code == 1
 
 
-def test_a_version_of_its_own_values_is_copied_as_it_is(yoga, squares, root, tmp_path):
-    assert yoga("push", "squares", "1", tmp_path / "copy", "-s", root, "--materialize").code == 0
+def test_a_version_of_its_own_values_is_copied_as_it_is(run, squares, tmp_path):
+    assert run("push", "squares", "1", tmp_path / "copy", "--materialize").code == 0
     copied = yogadl.open_storage(tmp_path / "copy").info("squares", "1")
     assert copied.digest == squares.info("squares", "1").digest
-
-
-def test_a_mirror_holds_no_records_of_its_own(yoga, squares, root):
-    ended = yoga("pull", "squares", "1", "-s", f"file://{root}", "--materialize")
-    assert ended.code == 2
-    assert "--materialize is for --to" in ended.err
 
 
 # What the other commands say.
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_info_says_where_values_lie(adopt, yoga, root, raw, storage, reads):
+def test_info_says_where_values_lie(adopt, run, raw, storage, reads):
     adopt(*([] if reads else ["--no-read"]))
     size_bytes = sum(path.stat().st_size for path in raw.iterdir())
-    out = yoga("info", "d", "1", "-s", root).out
+    out = run("info", "d", "1").out
     assert f"adopted      2 files of {size_bytes / 1000:.1f} kB (webdataset); its values stay there\n" in out
     assert f"read         {'yes, with checksums' if reads else 'no: pinned by size and tag'}\n" in out
     assert " kB in 1 file, the index alone\n" in out
     assert f"from         {raw}/"[:60] in out
-    found = json.loads(yoga("info", "d", "1", "-s", root, "--json").out)
+    found = run("info", "d", "1", "--json").json
     assert found["adopted"]["is_read"] is reads
     assert found["adopted"]["size_bytes"] == size_bytes
     assert found["size_bytes"] == storage.info("d", "1").size_bytes
 
 
-def test_info_of_a_cache_says_nothing_of_it(yoga, squares, root):
-    assert "adopted" not in yoga("info", "squares", "1", "-s", root).out
-    found = json.loads(yoga("info", "squares", "1", "-s", root, "--json").out)
+def test_info_of_a_cache_says_nothing_of_it(run, squares):
+    assert "adopted" not in run("info", "squares", "1").out
+    found = run("info", "squares", "1", "--json").json
     assert (found["is_adopted"], found["adopted"]) == (False, None)
 
 
-def test_ls_names_the_versions_that_are_adopted(adopt, yoga, squares, root):
-    assert "adopted" not in yoga("ls", "-s", root).err
+def test_ls_names_the_versions_that_are_adopted(adopt, run, squares):
+    assert "adopted" not in run("ls").err
     adopt()
-    ended = yoga("ls", "-s", root)
+    ended = run("ls")
     assert ended.err == "yogadl: adopted, so that values lie in other files (see `yogadl info`): d 1\n"
-    document = json.loads(yoga("ls", "-s", root, "--json").out)
+    document = run("ls", "--json").json
     assert {one["id"]: one["is_adopted"] for one in document["versions"]} == {
         "d": True, "more/texts": False, "squares": False,
     }  # fmt: skip
 
 
-def test_log_and_explain_say_what_a_version_was_adopted_from(adopt, yoga, root, raw, storage):
+def test_log_and_explain_say_what_a_version_was_adopted_from(adopt, run, raw, storage):
     adopt()
     write_tar(raw / "train-002.tar", 20, 3)
-    yoga("refresh", "d", "1", "2", "-s", root)
-    yoga("adopt", "d", "3", raw / "train-000.tar", "--no-read", "-s", root)
+    run("refresh", "d", "1", "2")
+    run("adopt", "d", "3", raw / "train-000.tar", "--no-read")
     storage.submit([1], "d", "4")
-    log = yoga("log", "d", "-s", root).out
+    log = run("log", "d").out
     assert "20 records in 1 file, adopted from 2 files, " in log
     assert "adopted from 3 files" in log
-    document = json.loads(yoga("log", "d", "-s", root, "--json").out)
+    document = run("log", "d", "--json").json
     assert [one["foreign_files"] for one in document["versions"]] == [2, 3, 1, 0]
-    same = yoga("explain", "d", "1", "2", "-s", root).out
+    same = run("explain", "d", "1", "2").out
     assert "(version '1' was adopted from 2 files)" in same
     assert "(version '2' was adopted from 3 files)" in same
     assert "not built by" not in same
-    other = yoga("explain", "d", "1", "3", "-s", root).out
+    other = run("explain", "d", "1", "3").out
     assert f"adopted paths: ['{raw}/*.tar'] -> ['{raw}/train-000.tar']" in other
     assert "adopted read: True -> False" in other
     assert "(whether their records differ is not known: foreign files were adopted without reading" in other
     storage.submit(storage.fetch("d", "3"), "d", "copy")
-    assert "(their records are the same)" in yoga("explain", "d", "3", "copy", "-s", root).out
+    assert "(their records are the same)" in run("explain", "d", "3", "copy").out
     assert "(version '3' was adopted from 1 file)" in other
-    assert "(version '4' was not built by storage.cacheable" in yoga("explain", "d", "1", "4", "-s", root).out
+    assert "(version '4' was not built by storage.cacheable" in run("explain", "d", "1", "4").out
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_the_report_says_it(adopt, yoga, root, raw, tmp_path, reads):
+def test_the_report_says_it(adopt, run, raw, tmp_path, reads):
     adopt(*([] if reads else ["--no-read"]))
-    assert yoga("report", "d", "1", "-s", root, "-o", tmp_path / "page.html").code == 0
+    assert run("report", "d", "1", "-o", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert "in 2 other files, " in page
     assert "; the files above are their index" in page

@@ -9,13 +9,6 @@ def squares(first=0, count=10):
 
 def items(first=10):
     return [{"n": n, "square": n * n} for n in range(first, first + 100)]
-
-def cubes():
-    return [{"n": 1, "cube": 1}]
-
-def told():
-    print("called")
-    return items()
 """
 
 
@@ -23,18 +16,17 @@ pytestmark = pytest.mark.usefixtures("forgets_modules")
 
 
 @pytest.fixture
-def append(yoga, file, root, build):
+def append(run, file, build):
     """Append what a function returns to version 1, which is built, as version 2."""
     assert build("squares").code == 0
-    return lambda name, *words, version="2", base="1": yoga(
-        "append", f"{file}:{name}", "d", version, base, *words, "-s", root
+    return lambda name, *words, version="2", base="1": run(
+        "append", f"{file}:{name}", "d", version, base, *words
     )
 
 
 @pytest.mark.parametrize("words", [["squares", "--arg", "first=10"], ["items"], ["items", "--workers", "2"]])
 def test_the_records_of_a_function_follow_those_of_the_base(append, storage, words):
-    ended = append(*words)
-    assert ended.code == 0, ended.err
+    ended = append(*words).ends(0)
     assert ended.out.startswith("Built d 2 in ")
     found = storage.info("d", "2")
     assert storage.fetch("d", "2").gather(range(found.records))["n"].tolist() == list(range(found.records))
@@ -72,9 +64,9 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     before = storage.info("d", "2").digest
     ended = append("items", base="latest")
     assert (ended.code, ended.err) == (0, "yogadl: nothing was built; --replace builds it again\n")
-    ended = append("items", "--replace", base="latest")
-    assert ended.code == 1
-    assert "can't be appended to version '2' (the tag 'latest'), which is the same version" in ended.err
+    append("items", "--replace", base="latest").ends(
+        1, "can't be appended to version '2' (the tag 'latest'), which is the same version"
+    )
     assert storage.info("d", "2").digest == before
     assert append("items", "--replace").code == 0
 
@@ -107,32 +99,8 @@ def test_a_version_that_continues_another_base_is_served_with_a_warning(append, 
     elif before:
         storage.submit([{"n": 7, "square": 49}], "d", "1" if before == "submit" else "2")
     digest = storage.info("d", "2").digest
-    ended = append("items", base=asked)
-    assert ended.code == 0
+    ended = append("items", base=asked).ends(0)
     assert storage.info("d", "2").digest == digest
     told = [line for line in ended.err.splitlines() if "this call appends to" in line]
     assert len(told) == bool(says)
     assert all(f"'d' version '2' {says}" in line for line in told)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "says"),
-    [
-        ("told", {"base": "7"}, "there is no 'd' version '7'"),
-        ("told", {"version": "1", "base": "1"}, "can't be appended to itself"),
-        ("told", {"version": "auto"}, "'auto' works only with storage.cacheable"),
-        ("cubes", {}, "the field 'square' (int64) is missing in the new records"),
-        ("absent", {}, "has no function absent"),
-    ],
-)
-def test_what_cannot_be_appended_is_told(append, storage, name, given, says):
-    ended = append(name, **given)
-    assert ended.code == 1
-    assert says in ended.err
-    assert "called" not in ended.err
-    assert storage.versions("d") == ["1"]
-
-
-def test_a_storage_that_is_not_there_is_not_made(yoga, file, tmp_path):
-    assert yoga("append", f"{file}:items", "d", "2", "1", "-s", tmp_path / "absent").code == 1
-    assert not (tmp_path / "absent").exists()

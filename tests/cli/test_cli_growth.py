@@ -1,7 +1,5 @@
 """Tags and the log on the command line: ID@TAG wherever a version is read."""
 
-import json
-
 import pytest
 
 
@@ -14,41 +12,20 @@ def tagged(squares):
     return squares
 
 
-def test_a_version_is_tagged_listed_and_untagged(yoga, squares, root):
-    assert yoga("tag", "squares", "stable", "1", "-s", root).out == "squares@stable is version 1 now.\n"
-    assert yoga("tag", "squares", "good", "stable", "-s", root).code == 0
-    listed = yoga("tags", "squares", "-s", root).out.split()
+def test_a_version_is_tagged_listed_and_untagged(run, squares):
+    assert run("tag", "squares", "stable", "1").out == "squares@stable is version 1 now.\n"
+    assert run("tag", "squares", "good", "stable").code == 0
+    listed = run("tags", "squares").out.split()
     assert listed == ["tag", "version", "good", "1", "stable", "1"]
-    assert json.loads(yoga("tags", "squares", "--json", "-s", root).out)["tags"] == {
-        "good": "1",
-        "stable": "1",
-    }
-    assert yoga("untag", "squares", "good", "-s", root).code == 0
+    assert run("tags", "squares", "--json").json["tags"] == {"good": "1", "stable": "1"}
+    assert run("untag", "squares", "good").code == 0
     assert squares.tags("squares") == {"stable": "1"}
 
 
-def test_a_tag_and_a_version_in_the_wrong_order_are_answered(yoga, squares, root):
-    ended = yoga("tag", "squares", "1", "stable", "-s", root)
-    assert ended.code == 2
-    assert "1 is a version; you want `yogadl tag squares stable 1`" in ended.err
-    ended = yoga("tag", "squares", "1", "2", "-s", root)
-    assert ended.code == 1
-    assert "a tag can't have that name" in ended.err
-    assert squares.tags("squares") == {}
-
-
-def test_a_dataset_without_tags_is_told(yoga, squares, root):
-    ended = yoga("tags", "squares", "-s", root)
+def test_a_dataset_without_tags_is_told(run, squares):
+    ended = run("tags", "squares")
     assert (ended.code, ended.out) == (0, "")
     assert "squares has no tags" in ended.err
-
-
-@pytest.mark.parametrize("words", [["absent"], ["squares@stable"], ["absent", "--json"]])
-def test_there_are_no_tags_of_what_is_not_there(yoga, tagged, root, words):
-    ended = yoga("tags", *words, "-s", root)
-    assert (ended.code, ended.out) == (1, "")
-    assert f"there is no dataset '{words[0]}' in " in ended.err
-    assert "'squares'" in ended.err
 
 
 JSON = (
@@ -78,84 +55,30 @@ JSON = (
         *(([*words, "--json"], '"version": "1+1"') for words in JSON),
     ],
 )
-def test_a_tag_will_do_wherever_a_version_is_read(
-    yoga, tagged, root, tmp_path, monkeypatch, name, command, said
-):
+def test_a_tag_will_do_wherever_a_version_is_read(run, tagged, tmp_path, monkeypatch, name, command, said):
     monkeypatch.chdir(tmp_path)
     words = [word for given in command for word in (name if given == "..." else [given])]
-    ended = yoga(*words, "-s", root)
-    assert ended.code == 0, ended.err
-    assert said in ended.out
+    run(*words).ends(0, said)
 
 
-def test_info_says_what_a_version_continues(yoga, tagged, root):
-    assert "continues    version 1, with 1 record more" in yoga("info", "squares@stable", "-s", root).out
-    found = json.loads(yoga("info", "squares@stable", "--json", "-s", root).out)
+def test_info_says_what_a_version_continues(run, tagged):
+    assert "continues    version 1, with 1 record more" in run("info", "squares@stable").out
+    found = run("info", "squares@stable", "--json").json
     assert [(earlier["version"], earlier["records"]) for earlier in found["earlier"]] == [("1", 11)]
-    assert "continues" not in yoga("info", "squares", "1", "-s", root).out
+    assert "continues" not in run("info", "squares", "1").out
 
 
-def test_an_at_sign_of_an_id_splits_nothing(yoga, tagged, root):
-    assert yoga("info", "me@home", "1", "-s", root).code == 0
-    ended = yoga("info", "me@home", "-s", root)
-    assert ended.code == 2
-    assert "give ID VERSION, or ID@TAG" in ended.err
-
-
-@pytest.mark.parametrize("name", ["squares@absent", "absent@stable"])
-def test_what_is_not_there_is_named(yoga, tagged, root, name):
-    ended = yoga("info", name, "-s", root)
-    assert ended.code == 1
-    head, _, tag = name.partition("@")
-    assert f"there is no '{head}' version '{tag}'" in ended.err
-
-
-@pytest.mark.parametrize("words", [["squares@"], ["@stable"], ["squares"], ["@"]])
-def test_half_a_name_is_no_name(yoga, tagged, root, words):
-    assert yoga("info", *words, "-s", root).code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["export", "squares@stable"], "give ID VERSION FOLDER, or ID@TAG FOLDER"),
-        (["push", "squares@stable"], "yogadl push ID VERSION TARGET, or ID@TAG TARGET"),
-        (["explain", "squares", "1"], "give ID VERSION OTHER, or ID@TAG OTHER"),
-        (["export", "squares@stable", "1", "out"], "both ID and VERSION: leave '1' out"),
-        (["head", "squares@stable", "1"], "both ID and VERSION: leave '1' out"),
-    ],
-)
-def test_what_is_one_word_too_few_or_too_many_is_told_with_what_to_type(
-    yoga, tagged, root, monkeypatch, tmp_path, words, says
-):
-    monkeypatch.chdir(tmp_path)
-    ended = yoga(*words, "-s", root)
-    assert ended.code == 2
-    assert says in ended.err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(["rm", "squares@stable"], 2), (["rm", "squares", "stable"], 1), (["rm", "squares", "1+1"], 1)],
-)
-def test_nothing_is_thrown_away_by_its_tag_or_that_has_one(yoga, tagged, root, words, code):
-    assert yoga(*words, "-s", root).code == code
-    assert "1+1" in tagged.versions("squares")
-
-
-def test_the_log_has_versions_and_tags_in_order(yoga, tagged, root):
+def test_the_log_has_versions_and_tags_in_order(run, tagged):
     tagged.tag("squares", "stable", "2")
-    ended = yoga("log", "squares", "-s", root)
-    assert ended.code == 0, ended.err
+    ended = run("log", "squares").ends(0)
     heads = [line[line.index("  ") + 2 :] for line in ended.out.splitlines() if not line.startswith(" ")]
     assert heads[-3:] == ["version 1+1", "tag stable -> version 1+1", "tag stable -> version 2"]
     assert "version 2  (stable)" in ended.out
     assert "shared with 1" in ended.out
 
 
-def test_the_log_as_json_has_all_of_it(yoga, tagged, root):
-    found = json.loads(yoga("log", "squares", "--json", "-s", root).out)
+def test_the_log_as_json_has_all_of_it(run, tagged):
+    found = run("log", "squares", "--json").json
     assert [one["version"] for one in found["versions"]] == ["1", "2", "1+1"]
     assert found["versions"][2]["before"] == "1"
     assert found["versions"][2]["tags"] == ["stable"]
@@ -165,21 +88,20 @@ def test_the_log_as_json_has_all_of_it(yoga, tagged, root):
     assert found["damaged"] == {}
 
 
-def test_a_damaged_version_is_told_with_the_log(yoga, tagged, root):
+def test_a_damaged_version_is_told_with_the_log(run, tagged, root):
     (root / "squares/versions/2.json").write_text("{")
-    ended = yoga("log", "squares", "-s", root)
-    assert ended.code == 1
+    ended = run("log", "squares").ends(1)
     assert "version 1+1" in ended.out
     assert "2.json is damaged" in ended.err
 
 
-def test_metadata_is_kept_and_shown(yoga, root, tmp_path, forgets_modules):
+def test_metadata_is_kept_and_shown(run, tmp_path, forgets_modules):
     script = tmp_path / "kept_data.py"
     script.write_text("def squares():\n    return [1, 4, 9]\n")
     given = ["--metadata", 'classes=["even","odd"]', "--metadata", "licence=CC0"]
-    yoga("build", f"{script}:squares", "kept", "1", "-s", root, *given)
+    run("build", f"{script}:squares", "kept", "1", *given)
     for command in (["info", "kept", "1"], ["log", "kept"]):
-        assert "metadata" in yoga(*command, "-s", root).out
-        assert '{"classes": ["even", "odd"], "licence": "CC0"}' in yoga(*command, "-s", root).out
-    found = json.loads(yoga("log", "kept", "-s", root, "--json").out)
+        assert "metadata" in run(*command).out
+        assert '{"classes": ["even", "odd"], "licence": "CC0"}' in run(*command).out
+    found = run("log", "kept", "--json").json
     assert found["versions"][0]["metadata"] == {"classes": ["even", "odd"], "licence": "CC0"}

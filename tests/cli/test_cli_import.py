@@ -1,12 +1,11 @@
 """Old caches, as yogadl 0.1.4 wrote them, and what becomes of them."""
 
-import json
 import pickle
-from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
+from cli_files import Bomb
 
 import yogadl
 from yogadl.errors import CacheFormatError
@@ -47,10 +46,9 @@ def old(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["the file", "its folder"])
-def test_every_record_comes_over_under_the_names_of_its_folders(yoga, old, root, storage, what):
+def test_every_record_comes_over_under_the_names_of_its_folders(run, old, storage, what):
     before = old.read_bytes()
-    ended = yoga("import-014", old if what == "the file" else old.parent, "--trust-pickle", "-s", root)
-    assert ended.code == 0, ended.err
+    ended = run("import-014", old if what == "the file" else old.parent, "--trust-pickle").ends(0)
     assert ended.out.startswith("Imported mnist 1.0 in ")
     ref = storage.fetch("mnist", "1.0")
     assert len(ref) == 23
@@ -63,75 +61,42 @@ def test_every_record_comes_over_under_the_names_of_its_folders(yoga, old, root,
     assert old.read_bytes() == before
 
 
-def test_what_was_imported_is_appended_to(yoga, old, root, storage):
-    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
-    storage.append(records(27)[23:], "mnist", "2.0", base_version="1.0")
-    storage.submit(records(27), "again", "1")
-    assert storage.fetch("mnist", "2.0").fingerprint == storage.fetch("again", "1").fingerprint
-
-
-def test_nothing_is_imported_under_the_name_of_a_tag(yoga, old, root, storage):
+def test_nothing_is_imported_under_the_name_of_a_tag(run, old, storage):
     storage.submit(records(), "mnist", "0")
     storage.tag("mnist", "1.0", "0")
-    ended = yoga("import-014", old, "--trust-pickle", "-s", root)
-    assert ended.code == 1
-    assert "'1.0' is a tag of 'mnist'" in ended.err
+    run("import-014", old, "--trust-pickle").ends(1, "'1.0' is a tag of 'mnist'")
 
 
-def test_the_new_cache_is_the_one_that_the_records_give(yoga, old, root, storage):
-    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
+def test_the_new_cache_is_the_one_that_the_records_give(run, old, storage):
+    assert run("import-014", old, "--trust-pickle").code == 0
     storage.submit(records(), "again", "1")
     assert storage.fetch("mnist", "1.0").fingerprint == storage.fetch("again", "1").fingerprint
 
 
-def test_other_names_can_be_given(yoga, old, root, storage):
-    ended = yoga("import-014", old, "--id", "a/b", "--version", "2", "--trust-pickle", "-s", root, "--json")
-    assert ended.code == 0, ended.err
-    document = json.loads(ended.out)
+def test_other_names_can_be_given(run, old, storage):
+    ended = run("import-014", old, "--id", "a/b", "--version", "2", "--trust-pickle", "--json").ends(0)
+    document = ended.json
     assert (document["id"], document["version"], document["records"]) == ("a/b", "2", 23)
     assert storage.datasets() == ["a/b"]
 
 
-class Touch:
-    """A record whose unpickling makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_without_the_flag_nothing_is_unpickled_and_the_error_says_what_that_means(
-    yoga, tmp_path, root, storage
-):
+def test_without_the_flag_nothing_is_unpickled_and_the_error_says_what_that_means(run, tmp_path, storage):
     touched = tmp_path / "touched"
-    old = write_old_cache(tmp_path / "d" / "1" / "cache.mdb", [Touch(touched)], keys=Touch(touched))
-    ended = yoga("import-014", old, "-s", root)
-    assert ended.code == 1
-    assert "unpickling can run any code" in ended.err
-    assert "--trust-pickle" in ended.err
+    old = write_old_cache(tmp_path / "d" / "1" / "cache.mdb", [Bomb(touched)], keys=Bomb(touched))
+    ended = run("import-014", old).ends(1, "unpickling can run any code", "--trust-pickle")
     assert ended.err.count("\n") == 1
     assert not touched.exists()
     assert storage.datasets() == []
-    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 1
+    assert run("import-014", old, "--trust-pickle").code == 1
     assert touched.exists(), "the test would not notice"
 
 
-def test_a_version_that_is_there_stays_unless_it_is_to_be_replaced(yoga, old, root, storage):
+def test_a_version_that_is_there_stays_unless_it_is_to_be_replaced(run, old, storage):
     storage.submit([1, 2], "mnist", "1.0")
-    ended = yoga("import-014", old, "--trust-pickle", "-s", root)
-    assert ended.code == 1
-    assert "--replace" in ended.err
+    run("import-014", old, "--trust-pickle").ends(1, "--replace")
     assert len(storage.fetch("mnist", "1.0")) == 2
-    assert yoga("import-014", old, "--trust-pickle", "--replace", "-s", root).code == 0
+    assert run("import-014", old, "--trust-pickle", "--replace").code == 0
     assert len(storage.fetch("mnist", "1.0")) == 23
-
-
-def test_a_path_without_an_old_cache_says_what_to_give(yoga, tmp_path, root):
-    ended = yoga("import-014", tmp_path / "nothing", "--trust-pickle", "-s", root)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "cache.mdb" in ended.err
 
 
 def overwrite(path):
@@ -161,9 +126,9 @@ def rewritten(**options):
     ],
     ids=["another file", "truncated", "unfinished", "a record gone", "a list that is none"],
 )
-def test_a_damaged_old_cache_is_an_error_and_no_cache(yoga, old, root, storage, damage, words):
+def test_a_damaged_old_cache_is_an_error_and_no_cache(run, old, storage, damage, words):
     damage(old)
-    ended = yoga("import-014", old, "--trust-pickle", "-s", root)
+    ended = run("import-014", old, "--trust-pickle")
     assert (ended.code, ended.err.count("\n")) == (1, 1), ended.err
     assert words in ended.err
     assert storage.datasets() == []
@@ -183,15 +148,13 @@ def test_a_record_whose_class_is_missing_is_named(tmp_path):
         list(cache)
 
 
-def test_what_has_no_stored_form_is_refused_by_name(yoga, tmp_path, root):
+def test_what_has_no_stored_form_is_refused_by_name(run, tmp_path):
     old = write_old_cache(tmp_path / "d" / "1" / "cache.mdb", [{"odd": {1, 2}}])
-    ended = yoga("import-014", old, "--trust-pickle", "-s", root)
-    assert ended.code == 1
-    assert "'odd'" in ended.err
+    run("import-014", old, "--trust-pickle").ends(1, "'odd'")
 
 
-def test_an_import_reads_as_the_same_stream(yoga, old, root):
-    assert yoga("import-014", old, "--trust-pickle", "-s", root).code == 0
+def test_an_import_reads_as_the_same_stream(run, old, root):
+    assert run("import-014", old, "--trust-pickle").code == 0
     ref = yogadl.open_storage(root).fetch("mnist", "1.0")
     stream = ref.stream(shuffle=True, shuffle_seed=3)
     assert [int(record["label"]) for record in stream] == stream.indices(0).tolist()

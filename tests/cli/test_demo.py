@@ -1,5 +1,7 @@
 """The demo, and the command that runs it: what they print, and how they end."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -11,8 +13,7 @@ import pytest
 from inside import _demo
 
 import yogadl
-from yogadl.cli import COMMANDS, main
-from yogadl.errors import StorageError
+from yogadl.cli import main
 
 RECORDS = 1_009
 
@@ -38,44 +39,38 @@ def test_the_demo_builds_reads_and_ends_well(tmp_path, capsys):
     assert err == ""  # no bar is drawn into a file
 
 
-def test_the_second_run_says_that_the_cache_was_there(folder, capsys):
+@pytest.fixture(scope="module")
+def again(folder):
+    """What the second run says."""
     (manifest,) = folder.rglob("versions/*.json")
     before = manifest.read_bytes()
-    assert run_demo(folder) == 0
-    out, err = capsys.readouterr()
-    assert "It was there already, built " in out
-    assert "Built in" not in out
-    assert err == ""
-    assert manifest.read_bytes() == before
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        assert run_demo(folder) == 0
+    assert (err.getvalue(), manifest.read_bytes()) == ("", before)
+    return out.getvalue()
 
 
-def test_the_output_fits_80_columns(folder, capsys):
-    run_demo(folder)
-    lines = [line for line in capsys.readouterr().out.splitlines() if str(folder) not in line]
-    assert max(map(len, lines)) <= 80
+def test_the_second_run_says_that_the_cache_was_there_in_80_columns(folder, again):
+    assert "It was there already, built " in again
+    assert "Built in" not in again
+    assert max(len(line) for line in again.splitlines() if str(folder) not in line) <= 80
 
 
-def test_the_snippet_works_when_pasted(folder, capsys):
-    run_demo(folder)
-    out = capsys.readouterr().out
-    snippet = [line.strip() for line in out.splitlines() if line.startswith("    ")]
+def test_the_snippet_works_when_pasted(again):
+    snippet = [line.strip() for line in again.splitlines() if line.startswith("    ")]
     snippet = snippet[snippet.index("import yogadl") :][:6]
-    child = subprocess.run(
-        [sys.executable, "-P", "-W", "error", "-c", "\n".join(snippet)], capture_output=True, text=True
-    )
+    command = [sys.executable, "-P", "-W", "error", "-c", "\n".join(snippet)]
+    child = subprocess.run(command, capture_output=True, text=True)
     assert child.stderr == ""
     assert "'position': 256" in child.stdout
 
 
-def test_the_shards_shown_are_those_of_the_dataset(folder, capsys):
-    run_demo(folder)
-    out = capsys.readouterr().out
+def test_the_shards_shown_are_those_of_the_dataset(folder, again):
     ref = yogadl.open_storage(folder).fetch(_demo.DATASET, f"{_demo.EDITION}-{RECORDS}")
     for rank in range(4):
-        ids = [
-            record["id"] for record in ref.stream(shuffle=True, shuffle_seed=7, shard_rank=rank, num_shards=4)
-        ]
-        assert re.search(rf"shard {rank} of 4 +{len(ids)} records +{' '.join(map(str, ids[:6]))} ", out)
+        shard = ref.stream(shuffle=True, shuffle_seed=7, shard_rank=rank, num_shards=4)
+        ids = [record["id"] for record in shard]
+        assert re.search(rf"shard {rank} of 4 +{len(ids)} records +{' '.join(map(str, ids[:6]))} ", again)
 
 
 @pytest.mark.parametrize("moved", [-32, 1, 32])
@@ -120,73 +115,11 @@ def test_without_a_cache_folder_the_temporary_one_is_taken(tmp_path, monkeypatch
     assert _demo._default_folder() == tmp_path / f"yogadl-demo-{os.getuid()}"
 
 
-@pytest.mark.parametrize("records", ["999", "500001", "-1", "many", "1e4", ""])
-def test_a_number_of_records_that_makes_no_sense_is_refused(records, capsys):
-    assert main(["demo", f"--records={records}"]) == 2
-    assert "give a number from 1,000 to 500,000" in capsys.readouterr().err
-
-
 def test_an_error_of_ours_is_one_line_and_exit_code_1(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run_demo(tmp_path / "file") == 1
     err = capsys.readouterr().err
     assert err == f"yogadl: {tmp_path / 'file'} is a file; give the path of a folder for caches\n"
-
-
-def test_an_error_of_the_disk_is_told_without_its_number(capsys, monkeypatch):
-    def fail(_):
-        raise StorageError(28, "the disk is full:\nmake room", "/data/part")
-
-    monkeypatch.setattr(_demo, "run_demo", fail)
-    assert main(["demo"]) == 1
-    assert capsys.readouterr().err == "yogadl: the disk is full: make room: /data/part\n"
-
-
-def test_an_interrupt_ends_with_130(capsys, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_demo, "run_demo", interrupt)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "yogadl: interrupted\n"
-
-
-def test_a_mistake_that_is_not_the_users_is_not_hidden(monkeypatch):
-    def fail(_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(_demo, "run_demo", fail)
-    with pytest.raises(ZeroDivisionError):
-        main(["demo"])
-
-
-def test_a_reader_that_leaves_gets_no_traceback(folder):
-    command = [sys.executable, "-m", "yogadl", "demo", "--dir", str(folder), "--records", str(RECORDS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        child.stdout.readline()
-        child.stdout.close()
-        assert child.stderr.read() == ""
-    assert child.returncode == 1
-
-
-def test_the_version_is_the_librarys():
-    child = subprocess.run([sys.executable, "-m", "yogadl", "--version"], capture_output=True, text=True)
-    assert child.stdout == f"yogadl {yogadl.__version__}\n"
-    assert child.returncode == 0
-
-
-def test_without_a_command_the_help_is_named(capsys):
-    assert main([]) == 2
-    assert capsys.readouterr().err.endswith("COMMAND; see `yogadl -h`\n")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_a_line_of_help(name, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help"])
-    assert stopped.value.code == 0
-    (line,) = re.findall(rf"^    {name} +(.+)$", capsys.readouterr().out, re.MULTILINE)
-    assert line.strip()
 
 
 def test_the_installed_command_is_this_one():

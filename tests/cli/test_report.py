@@ -10,40 +10,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import strange_sets
-from cli_files import tree_of
+from cli_files import Bomb, tree_of
 from html_page import pixels_of, read_page
-from inside import (
-    Subject,
-    _report,
-    charts,
-    fields,
-    join_parts,
-    page_of,
-    records,
-    sampling,
-    set_constants,
-)
-
-
-class Bomb:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
+from inside import Subject, _report, charts, fields, join_parts, page_of, records, sampling, set_constants
 
 
 @pytest.fixture
-def report(yoga, root, storage, tmp_path):
+def report(run, storage, tmp_path):
     """Build a version 1 of dataset d, if something is given; return the page on it."""
 
     def write(source=None, *words):
         if source is not None:
             storage.submit(source, "d", "1", allow_pickle=True)
         path = tmp_path / "report.html"
-        ended = yoga("report", "d", "1", *words, "-o", path, "-s", root)
+        ended = run("report", "d", "1", *words, "-o", path)
         assert (ended.code, ended.err) == (0, "")
         content = path.read_bytes()
         path.unlink()
@@ -68,9 +48,9 @@ def dots_of(page):
 # The command
 
 
-def test_it_writes_one_file_and_says_where(yoga, squares, root, tmp_path):
+def test_it_writes_one_file_and_says_where(run, squares, root, tmp_path):
     before = tree_of(root)
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "new" / "page.html", "-s", root)
+    ended = run("report", "squares", "1", "-o", tmp_path / "new" / "page.html")
     content = (tmp_path / "new" / "page.html").read_bytes()
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
@@ -85,40 +65,35 @@ def test_it_writes_one_file_and_says_where(yoga, squares, root, tmp_path):
     assert tree_of(root) == before
 
 
-def test_a_dash_is_stdout(yoga, squares, root):
-    ended = yoga("report", "squares", "1", "-o", "-", "-s", root)
+def test_a_dash_is_stdout(run, squares):
+    ended = run("report", "squares", "1", "-o", "-")
     assert (ended.code, ended.err) == (0, "")
     assert read_page(ended.out.encode()).all("h1")[0].text == "squares"
 
 
-def test_a_script_gets_json_of_what_was_written(yoga, squares, root, tmp_path):
+def test_a_script_gets_json_of_what_was_written(run, squares, root, tmp_path):
     path = tmp_path / "page.html"
     squares.tag("squares", "stable", "2")
-    ended = yoga("report", "squares@stable", "-o", path, "--seed", "5", "--json", "-s", root)
-    assert json.loads(ended.out) == {
+    ended = run("report", "squares@stable", "-o", path, "--seed", "5", "--json")
+    assert ended.json == {
         "storage": str(root), "id": "squares", "version": "2", "file": str(path),
         "size_bytes": path.stat().st_size, "seed": 5,
     }  # fmt: skip
-    both = yoga("report", "squares", "1", "-o", "-", "--json", "-s", root)
+    both = run("report", "squares", "1", "-o", "-", "--json")
     assert both.code == 2
     assert "give -o a file" in both.err
 
 
-@pytest.mark.parametrize("words", [[], ["-o"], ["-o", "x", "--seed", "one"], ["-o", "x", "--seed"]])
-def test_words_that_make_no_sense_are_refused(yoga, squares, root, words):
-    assert yoga("report", "squares", "1", "-s", root, *words).code == 2
-
-
-def test_a_file_that_is_there_stays(yoga, squares, root, tmp_path):
+def test_a_file_that_is_there_stays(run, squares, tmp_path):
     path = tmp_path / "page.html"
     path.write_text("mine")
-    ended = yoga("report", "squares", "1", "-o", path, "-s", root)
+    ended = run("report", "squares", "1", "-o", path)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == f"yogadl: {path} is there already; give another name, or remove it first\n"
     assert path.read_text() == "mine"
 
 
-def test_a_file_that_appears_meanwhile_stays(yoga, squares, root, tmp_path, monkeypatch):
+def test_a_file_that_appears_meanwhile_stays(run, squares, tmp_path, monkeypatch):
     path, page_of = tmp_path / "page.html", _report.page_of
 
     def slow(subject):
@@ -126,43 +101,30 @@ def test_a_file_that_appears_meanwhile_stays(yoga, squares, root, tmp_path, monk
         return page_of(subject)
 
     monkeypatch.setattr(_report, "page_of", slow)
-    ended = yoga("report", "squares", "1", "-o", path, "-s", root)
-    assert ended.code == 1
-    assert "is there already" in ended.err
+    run("report", "squares", "1", "-o", path).ends(1, "is there already")
     assert path.read_text() == "mine"
     assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".tmp")] == []
 
 
-def test_where_nothing_can_be_written_it_says_so_and_leaves_nothing(yoga, squares, root, tmp_path):
-    (tmp_path / "file").write_text("")
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "file" / "page.html", "-s", root)
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "page.html" in ended.err
-
-
-def test_of_a_damaged_version_there_is_no_page(yoga, squares, root, tmp_path):
+def test_of_a_damaged_version_there_is_no_page(run, squares, root, tmp_path):
     for path in (root / "squares/parts").glob("*.mdb"):
         path.write_bytes(b"")
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "page.html", "-s", root)
-    assert ended.code == 1
-    assert "truncated" in ended.err
+    run("report", "squares", "1", "-o", tmp_path / "page.html").ends(1, "truncated")
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_version_beside_it_that_is_damaged_is_told(yoga, squares, root, tmp_path):
+def test_a_version_beside_it_that_is_damaged_is_told(run, squares, root, tmp_path):
     (root / "squares/versions/2.json").write_text("{<b>")
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "page.html", "-s", root)
-    assert ended.code == 1
+    ended = run("report", "squares", "1", "-o", tmp_path / "page.html").ends(1)
     assert ended.err.startswith("yogadl: squares 2: ")
     page = read_page((tmp_path / "page.html").read_bytes())
     assert any(one.text.startswith("Version 2 can't be read") for one in page.all("p", "note"))
 
 
-def test_a_tag_that_is_damaged_is_told(yoga, squares, root, tmp_path):
+def test_a_tag_that_is_damaged_is_told(run, squares, root, tmp_path):
     squares.tag("squares", "stable", "1")
     (root / "squares/tags/stable/0000000001.tag").write_text("{<b>")
-    ended = yoga("report", "squares", "1", "-o", tmp_path / "page.html", "-s", root)
-    assert ended.code == 1
+    ended = run("report", "squares", "1", "-o", tmp_path / "page.html").ends(1)
     assert ended.err.startswith("yogadl: squares has versions and tags that can't be listed: ")
     page = read_page((tmp_path / "page.html").read_bytes())
     assert any("the tag 'stable' names nothing" in one.text for one in page.all("p", "note"))
@@ -183,7 +145,7 @@ def test_what_a_dataset_says_is_text_and_no_markup(report, monkeypatch):
     assert not set(text) & set("\0\x1b\u202e\u2066\u200f\ufeff\u2028\x85")
 
 
-def test_ids_tags_arguments_and_code_are_text_and_no_markup(yoga, storage, root, tmp_path):
+def test_ids_tags_arguments_and_code_are_text_and_no_markup(run, storage, root, tmp_path):
     strange = "a'b\"c&<i>"
     storage.submit({"x": [1]}, strange, strange)
 
@@ -196,7 +158,7 @@ def test_ids_tags_arguments_and_code_are_text_and_no_markup(yoga, storage, root,
     }  # fmt: skip
     path.write_text(json.dumps(document))
     storage.tag(strange, "t<b>&'", strange)
-    page = read_page(yoga("report", strange, strange, "-o", "-", "-s", root).out.encode())
+    page = read_page(run("report", strange, strange, "-o", "-").out.encode())
     assert page.all("title")[0].text == f"{strange} {strange} - yogadl"
     assert page.rows("Arguments")[1] == [
         strange_sets.MARKUP,
@@ -253,7 +215,7 @@ def test_pickled_values_are_not_opened(report, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_a_string_of_ten_million_characters_is_cut(report, yoga, root):
+def test_a_string_of_ten_million_characters_is_cut(report):
     page = report([{"text": "<b>" * 3_333_333, "bytes": b"\0" * 10_000_000}])
     assert "9,999,999 characters" in page.all("dl", "record")[0].text
     assert len(page.all("body")[0].text) < 10_000
@@ -291,8 +253,8 @@ def test_an_image_of_one_pixel_is_shown_and_one_of_five_channels_is_not(report):
 
 
 def test_a_huge_image_is_shrunk_to_what_it_looks_like(report):
-    image = np.zeros((10_000, 10_000), np.uint8)
-    image[:, 5_000:] = 200
+    image = np.zeros((2_500, 2_500), np.uint8)
+    image[:, 1_250:] = 200
     (content,) = files_of(report([{"image": image}]))
     pixels = pixels_of(content)[:, :, 0]
     assert 128 <= len(pixels) <= 256
@@ -392,14 +354,14 @@ def test_the_same_seed_gives_the_same_page(report):
 
 
 def test_of_thousands_of_fields_some_are_described_and_more_are_listed(report):
-    page = report([{f"f{number}": number for number in range(4096)}])
+    page = report([{f"f{number}": number for number in range(1_100)}])
     assert len(page.cards("fields")) == fields.MOST_DESCRIBED
     assert len(page.rows("The fields of a record")) == 1 + fields.MOST_LISTED
     assert len(page.all("dl", "record")[0].text) < 20 * records.MOST_FIELDS
     notes = " ".join(one.text for one in page.all("p", "note"))
-    assert "64 of 4,096 fields are described; 500 are listed" in notes
-    assert "4,056 more fields are not shown" in notes
-    assert "3,596 more fields are not listed" in notes
+    assert "64 of 1,100 fields are described; 500 are listed" in notes
+    assert "1,060 more fields are not shown" in notes
+    assert "600 more fields are not listed" in notes
 
 
 @pytest.mark.parametrize("count", [fields.MOST_DESCRIBED, fields.MOST_DESCRIBED + 1])
@@ -460,12 +422,12 @@ def test_of_a_cache_in_a_bucket_it_says_what_is_here(yoga, storage, root, tmp_pa
     assert "int64; 4,096 of 20,000 records" in dict(here.cards("fields"))["x"]
 
 
-def test_it_says_what_built_it(yoga, squares, root):
-    page = read_page(yoga("report", "squares", "1", "-o", "-", "-s", root).out.encode())
+def test_it_says_what_built_it(run, squares):
+    page = read_page(run("report", "squares", "1", "-o", "-").out.encode())
     assert "make" in facts_of(page)["by"]
     assert page.rows("Arguments")[1:] == [["count", "11"]]
     assert "def make(count=11)" in page.all("pre")[0].text
-    other = read_page(yoga("report", "more/texts", "2024-05", "-o", "-", "-s", root).out.encode())
+    other = read_page(run("report", "more/texts", "2024-05", "-o", "-").out.encode())
     assert "The code that built it is not recorded." in [one.text for one in other.all("p", "note")]
 
 
@@ -502,13 +464,13 @@ def test_it_names_the_software_that_built_it_once(squares):
     assert facts_of(read_page(page_of(subject)))["with"] == "yogadl 1.0, numpy 2.1, torch 2.6"
 
 
-def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):
+def test_it_has_the_versions_and_tags_and_what_differs(run, squares):
     squares.append({"number": np.arange(3)}, "squares", dataset_version="3", base_version="2")
     for version in ("1", "3"):
         squares.tag("squares", "stable", version)
     squares.untag("squares", "stable")
     squares.tag("squares", "best", "3")
-    page = read_page(yoga("report", "squares", "3", "-o", "-", "-s", root).out.encode())
+    page = read_page(run("report", "squares", "3", "-o", "-").out.encode())
     rows = page.rows("The versions, the newest first")
     assert [(row[0], row[2], row[-1]) for row in rows[1:]] == [
         ("3 (this one)", "1,003", "best"), ("2", "1,000", ""), ("1", "11", "")
@@ -522,17 +484,17 @@ def test_it_has_the_versions_and_tags_and_what_differs(yoga, squares, root):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_so_many_versions_are_listed_and_no_more(yoga, squares, root, monkeypatch, more):
+def test_so_many_versions_are_listed_and_no_more(run, squares, monkeypatch, more):
     set_constants(monkeypatch, MOST_VERSIONS=2 - more)
-    page = read_page(yoga("report", "squares", "1", "-o", "-", "-s", root).out.encode())
+    page = read_page(run("report", "squares", "1", "-o", "-").out.encode())
     assert len(page.rows("The versions, the newest first")) == 3 - more
     assert any("1 older versions are not listed" in one.text for one in page.all("p", "note")) == bool(more)
 
 
-def test_json_values_are_on_the_page_as_text(yoga, storage, root, tmp_path):
+def test_json_values_are_on_the_page_as_text(run, storage, tmp_path):
     values = [{"role": "user", "text": "<b>&"}, None, [1, 2]] * 5
     storage.submit([{"tree": value} for value in values], "d", "1", json="tree")
-    assert yoga("report", "d", "1", "-s", root, "-o", tmp_path / "page.html").code == 0
+    assert run("report", "d", "1", "-o", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert html.escape('{"role":"user","text":"<b>&"}') in page
     assert "<b>&" not in page

@@ -1,39 +1,30 @@
 """Crowds of processes that want one dataset at once: what the tests and the benchmark of the cluster do."""
 
 import os
-import random
 import secrets
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from inside import DatasetKey
-from places import Place
 from processes import Process, processes, wait_until
-
-import yogadl
-from yogadl.storage import CacheStorage
 
 KEY = DatasetKey("some/data", "1")
 RECORDS = 3_001
 PART_BYTES = 4_096
 
 
-def opened(place: Place, root: Path, host: str, ttl_s: float = 600.0) -> CacheStorage:
+def opened(place, root, host, ttl_s=600.0):
     """Open the storage as a machine of that name would, with a mirror of its own."""
-    return yogadl.open_storage(place.url, **place.options, mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+    return place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
 
 
-def ask(
-    place: Place, root: Path, host: str, ttl_s: float = 600.0, slowly: float = 0.0
-) -> tuple[str, list[int]]:
+def ask(place, root, host, ttl_s=600.0, slowly=0.0):
     """Ask for the dataset; return its fingerprint and some records. Each build leaves a file."""
     storage = opened(place, root, host, ttl_s)
 
     @storage.cacheable(KEY.id, KEY.version, part_bytes=PART_BYTES, progress=False)
-    def data() -> Any:
+    def data():
         (root / f"built-{secrets.token_hex(8)}").write_text("")
         for number in range(RECORDS):
             if number % 500 == 0:
@@ -44,7 +35,7 @@ def ask(
     return ref.fingerprint, ref.gather([0, 1_500, RECORDS - 1]).tolist()
 
 
-def assert_sound(place: Place, root: Path, fingerprints: set[str]) -> None:
+def assert_sound(place, root, fingerprints):
     """Check that there is one manifest, that it is what all were served, and that every byte is sound."""
     storage = opened(place, root, "checker")
     assert storage.versions(KEY.id) == [KEY.version]
@@ -54,7 +45,7 @@ def assert_sound(place: Place, root: Path, fingerprints: set[str]) -> None:
     assert np.array_equal(ref.gather(range(RECORDS)), np.arange(RECORDS) * 3)
 
 
-def killed_and_stopped(place: Place, root: Path, rng: random.Random) -> set[str]:
+def killed_and_stopped(place, root, rng):
     """Let some ask, kill one and stop another at random moments; return what the survivors were served."""
     ttl_s = 2.0
     with processes(ask, [(place, root, f"host-{n}", ttl_s, 0.1) for n in range(3)]) as crowd:

@@ -1,14 +1,16 @@
 """Caches in a bucket, and what tests of the mirror ask of it."""
 
 import os
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from inside import Body, Bucket, DatasetKey, LocalBucket, Manifest, Mirror, MirroredCache, Object
+import pytest
+from inside import DatasetKey, LocalBucket
+from processes import Process, mounting
 
 import yogadl
 
@@ -16,13 +18,36 @@ RECORDS = 2_000
 PARTS = 8
 
 
-def rows(seed: int = 0, records: int = RECORDS) -> dict[str, Any]:
+def rows(seed=0, records=RECORDS):
     """Make records; each seed has other bytes."""
     random = np.random.default_rng(seed)
     return {"i": np.arange(records), "row": random.integers(0, 255, (records, 64), np.uint8)}
 
 
-def bucket_with(root: Path, *names: str, records: int = RECORDS, part_bytes: int = 20_000) -> LocalBucket:
+MOUNTING = mounting()
+needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
+
+
+def mount(folder, size):
+    """Put a small file system over a folder, or change the one there; seen by this process alone."""
+    options = f"{'remount,' if folder.is_mount() else ''}size={size}"
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+def on_a_small_disk(function, *args):
+    """Return what a function of a module returns in a process that may mount."""
+    with Process(function, *args, prefix=MOUNTING) as child:
+        return child.result()
+
+
+def at_once(count, function):
+    """Call a function in so many threads, and return what they return."""
+    with ThreadPoolExecutor(count) as pool:
+        return [one.result() for one in [pool.submit(function) for _ in range(count)]]
+
+
+def bucket_with(root, *names, records=RECORDS, part_bytes=20_000):
     """Build caches, version 1 of each name, in a folder; give that as a bucket, laid out the same."""
     storage = yogadl.open_storage(root)
     for seed, name in enumerate(names):
@@ -31,13 +56,13 @@ def bucket_with(root: Path, *names: str, records: int = RECORDS, part_bytes: int
     return LocalBucket(root)
 
 
-def manifest_of(bucket: LocalBucket, name: str) -> Manifest:
+def manifest_of(bucket, name):
     """Return the manifest of version 1."""
     storage = yogadl.open_storage(bucket.url.removeprefix("file://"))
     return storage._backend.catalogue.published(DatasetKey(name, "1")).manifest
 
 
-def open_cache(mirror: Mirror, manifest: Manifest, *, indexes: bool = False) -> MirroredCache:
+def open_cache(mirror, manifest, *, indexes=False):
     """Bring all of a cache to a mirror, and hold it."""
     cache = mirror.hold(manifest)
     try:
@@ -50,7 +75,7 @@ def open_cache(mirror: Mirror, manifest: Manifest, *, indexes: bool = False) -> 
     return cache
 
 
-def is_whole(mirror: Mirror, bucket: Bucket, manifest: Manifest) -> bool:
+def is_whole(mirror, bucket, manifest):
     """Return whether the mirror has part table and parts of a cache, with the bucket's bytes."""
     folder = Path(bucket.url.removeprefix("file://"))
     files = [path for kind in ("*.mdb", "*.parts") for path in (folder / manifest.key.id).rglob(kind)]
@@ -59,18 +84,18 @@ def is_whole(mirror: Mirror, bucket: Bucket, manifest: Manifest) -> bool:
     )
 
 
-def parts_in(mirror: Mirror, name: str) -> int:
+def parts_in(mirror, name):
     """Return how many parts of a dataset the mirror has."""
     return len(mirror.folder.names(name, ".mdb"))
 
 
-def litter_in(mirror: Mirror) -> list[str]:
+def litter_in(mirror):
     """Return what should not be left in a mirror."""
     hidden = [path for path in mirror.location.root.rglob(".*") if path.is_file()]
     return [str(path.relative_to(mirror.location.root)) for path in hidden]
 
 
-def last_used(mirror: Mirror, manifest: Manifest, seconds: float) -> None:
+def last_used(mirror, manifest, seconds):
     """Set when a cache was used last."""
     name = f"{manifest.key.id}/tables/{manifest.table_sha256}.parts"
     os.utime(mirror.location.reader_lock(name), (seconds, seconds))
@@ -79,29 +104,29 @@ def last_used(mirror: Mirror, manifest: Manifest, seconds: float) -> None:
 class Watched:
     """A bucket that counts the gets of each object, and calls a function before each. Not picklable."""
 
-    def __init__(self, bucket: Bucket, on_get: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(self, bucket, on_get=lambda name: None):
         self._bucket = bucket
         self._on_get = on_get
         self._lock = threading.Lock()
-        self.gets: dict[str, int] = {}
+        self.gets = {}
 
     @property
-    def url(self) -> str:
+    def url(self):
         return self._bucket.url
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return repr(self._bucket)
 
-    def head(self, name: str) -> Object | None:
+    def head(self, name):
         return self._bucket.head(name)
 
     @contextmanager
-    def get(self, name: str, start: int = 0, stop: int | None = None, **more: Any) -> Iterator[Body | None]:
+    def get(self, name, start=0, stop=None, **more):
         with self._lock:
             self.gets[name] = self.gets.get(name, 0) + 1
         self._on_get(name)
         with self._bucket.get(name, start, stop, **more) as body:
             yield body
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._bucket, name)

@@ -9,6 +9,9 @@ from typing import Any
 from inside import Bucket, open_bucket
 from stores import KEY, SECRET
 
+import yogadl
+from yogadl.storage import CacheStorage
+
 
 @dataclass(frozen=True)
 class Place:
@@ -20,6 +23,10 @@ class Place:
     def open(self, **more: Any) -> Bucket:
         """Open it, with other options instead or besides."""
         return open_bucket(self.url, **{**self.options, **more})
+
+    def storage(self, **options: Any) -> CacheStorage:
+        """Open the storage in it, as a machine with that mirror would, or with none."""
+        return yogadl.open_storage(self.url, **{"mirror": None, **self.options, **options})
 
     def through(self, endpoint_url: str) -> "Place":
         """Return the same bucket as reached at another endpoint, a proxy's."""

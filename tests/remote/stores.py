@@ -50,20 +50,12 @@ def ministack() -> Iterator[str]:
 def rclone() -> Iterator[str]:
     """S3 by rclone, which ignores what a write is conditional on."""
     port = _free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            "rclone",
-            "serve",
-            "s3",
-            "--auth-key",
-            f"{KEY},{SECRET}",
-            "--addr",
-            f"127.0.0.1:{port}",
-            folder,
-        ]
-        environment = {"RCLONE_CONFIG": os.devnull}
-        with _served(command, port, environment) as url:
-            yield url
+    command = f"rclone serve s3 --auth-key {KEY},{SECRET} --addr 127.0.0.1:{port}".split()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _served([*command, folder], port, {"RCLONE_CONFIG": os.devnull}) as url,
+    ):
+        yield url
 
 
 @contextlib.contextmanager
@@ -86,20 +78,8 @@ def fake_gcs_server() -> Iterator[str]:
 def gcp_storage_emulator() -> Iterator[str]:
     """GCS by gcp-storage-emulator, which ignores what a write is conditional on."""
     port = _free_port()
-    with _served(
-        [
-            "gcp-storage-emulator",
-            "start",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--in-memory",
-            "--quiet",
-        ],
-        port,
-        {},
-    ) as url:
+    command = f"gcp-storage-emulator start --host 127.0.0.1 --port {port} --in-memory --quiet".split()
+    with _served(command, port, {}) as url:
         yield url
 
 

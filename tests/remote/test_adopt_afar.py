@@ -6,30 +6,29 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from adopted_files import FORMATS, SUFFIXES, content, every, plain, record, write_numbered
-from places import Place, s3_place_at
+from places import s3_place_at
 from processes import Process, until
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
-from yogadl.storage import CacheStorage, copy
+from yogadl.storage import copy
 
 COUNTS = [7, 1, 12]
 
 
-def above(place: Place, name: str) -> Place:
+def above(place, name):
     """Return another prefix of the same bucket."""
     return replace(place, url="/".join(place.url.split("/")[:3]) + f"/{name}")
 
 
-def put(place: Place, name: str, value: bytes) -> None:
+def put(place, name, value):
     place.open().put(name, value)
 
 
-def raw_of(place: Place, folder: Path, form: str, counts: list[int] = COUNTS) -> list[Any]:
+def raw_of(place, folder, form, counts=COUNTS):
     """Put files of a format into the bucket, and return their records."""
     records = write_numbered(folder, form, counts)
     for path in folder.iterdir():
@@ -37,27 +36,23 @@ def raw_of(place: Place, folder: Path, form: str, counts: list[int] = COUNTS) ->
     return [plain(each) for each in records]
 
 
-def opened(place: Place, **options: Any) -> CacheStorage:
-    return yogadl.open_storage(place.url, **{"mirror": None} | place.options | options)
-
-
-def readers(place: Place, tmp_path: Path, **options: Any) -> list[CacheStorage]:
+def readers(place, tmp_path, **options):
     """Return the storage with all that decides how it reads."""
     return [
-        opened(place, **options),
-        opened(place, verify="block", **options),
-        opened(place, mirror=tmp_path / "never", mirror_fill="never", **options),
-        opened(place, mirror=tmp_path / "mirror", **options),
-        opened(place, mirror=tmp_path / "mirror", mapped=False, **options),
+        place.storage(**options),
+        place.storage(verify="block", **options),
+        place.storage(mirror=tmp_path / "never", mirror_fill="never", **options),
+        place.storage(mirror=tmp_path / "mirror", **options),
+        place.storage(mirror=tmp_path / "mirror", mapped=False, **options),
     ]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path: Path, form: str) -> None:
+def test_records_of_objects_are_those_of_the_files(either_place, tmp_path, form):
     place = either_place
     expected = raw_of(place, tmp_path / "raw", form)
     url = above(place, "raw").url
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{url}/*.{SUFFIXES[form]}", "d", "1", format=form)
     storage.adopt(url, "d", "weak", format=form, read=False)
     for version in ("1", "weak"):
@@ -65,11 +60,11 @@ def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path
             ref = reader.fetch("d", version)
             assert every(ref) == expected
             assert every(ref, [9, 0, 19, 9]) == [expected[k] for k in (9, 0, 19, 9)]
-        checked = opened(place).fetch("d", version, check=version == "1")
+        checked = place.storage().fetch("d", version, check=version == "1")
         assert every(checked) == expected
         found = [plain(each) for each in checked.stream(shuffle=True, shuffle_seed=1).prefetch(2)]
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
-        assert opened(place).verify("d", version).records == len(expected)
+        assert place.storage().verify("d", version).records == len(expected)
     assert storage.refresh("d", "1", "2").lineage.version == "1"
     storage.submit([record(form, k) for k in range(sum(COUNTS))], "s", "1")
     assert storage.fetch("s", "1").fingerprint == storage.fetch("d", "1").fingerprint
@@ -78,10 +73,10 @@ def test_records_of_objects_are_those_of_the_files(either_place: Place, tmp_path
 
 
 @pytest.mark.parametrize("form", ["webdataset", "jsonl"])
-def test_copies_of_objects_that_rot_are_mended(either_place: Place, tmp_path: Path, form: str) -> None:
+def test_copies_of_objects_that_rot_are_mended(either_place, tmp_path, form):
     expected = raw_of(either_place, tmp_path / "raw", form)
     mirror = tmp_path / "mirror"
-    storage = opened(either_place, mirror=mirror)
+    storage = either_place.storage(mirror=mirror)
     storage.adopt(f"{above(either_place, 'raw').url}/*.{SUFFIXES[form]}", "d", "1", format=form)
     assert every(storage.fetch("d", "1")) == expected
     copies = sorted((mirror / "caches/d/parts").glob("*.foreign"))
@@ -95,38 +90,36 @@ def test_copies_of_objects_that_rot_are_mended(either_place: Place, tmp_path: Pa
     flip.write_bytes(damaged)
     os.utime(flip, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CacheFormatError, match=r"mirror that has other bytes, storage\.verify downl"):
-        every(opened(either_place, mirror=mirror).fetch("d", "1", check=True))
-    found = opened(either_place, mirror=mirror).verify("d", "1")
+        every(either_place.storage(mirror=mirror).fetch("d", "1", check=True))
+    found = either_place.storage(mirror=mirror).verify("d", "1")
     assert [Path(name).name for name in found.mended] == [flip.name]
     assert found.mirrored == whole.mirrored
     assert flip.read_bytes() != bytes(damaged)
-    assert every(opened(either_place, mirror=mirror).fetch("d", "1", check=True)) == expected
+    assert every(either_place.storage(mirror=mirror).fetch("d", "1", check=True)) == expected
 
 
-def test_without_the_network_a_mirror_has_the_objects_of_its_own_bucket(
-    s3_place: Place, tmp_path: Path
-) -> None:
+def test_without_the_network_a_mirror_has_the_objects_of_its_own_bucket(s3_place, tmp_path):
     expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
-    storage = opened(s3_place, mirror=tmp_path / "mirror")
+    storage = s3_place.storage(mirror=tmp_path / "mirror")
     storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset")
     assert every(storage.fetch("d", "1")) == expected
-    ref = opened(s3_place, mirror=tmp_path / "mirror", offline=True).fetch("d", "1")
+    ref = s3_place.storage(mirror=tmp_path / "mirror", offline=True).fetch("d", "1")
     assert every(ref) == expected
     assert len(list(pickle.loads(pickle.dumps(ref)).stream(shuffle=True).batch(4))) > 1
 
 
-def test_workers_read_objects(s3_place: Place, tmp_path: Path) -> None:
+def test_workers_read_objects(s3_place, tmp_path):
     expected = raw_of(s3_place, tmp_path / "raw", "webdataset")
-    storage = opened(s3_place)
+    storage = s3_place.storage()
     storage.adopt(f"{above(s3_place, 'raw').url}/*.tar", "d", "1", format="webdataset", workers=2)
     stream = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=1).prefetch(2, workers=2)
     assert sorted(map(repr, map(plain, stream))) == sorted(map(repr, expected))
 
 
-def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Place, tmp_path: Path) -> None:
+def test_replaced_and_removed_objects_are_errors_that_name_them(either_place, tmp_path):
     place, raw, name = either_place, above(either_place, "raw"), "001.jsonl"
     raw_of(place, tmp_path / "raw", "jsonl")
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{raw.url}/", "d", "1", format="jsonl")
     before = (tmp_path / "raw" / name).read_bytes()
     for number, value in enumerate((before.upper(), before + b"more\n", before[:-4], b"", None)):
@@ -136,9 +129,9 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Pl
             put(raw, name, value)
         mirror = tmp_path / f"mirror-{number}"
         for reader in (
-            opened(place),
-            opened(place, mirror=mirror, mirror_fill="never"),
-            opened(place, mirror=mirror),
+            place.storage(),
+            place.storage(mirror=mirror, mirror_fill="never"),
+            place.storage(mirror=mirror),
         ):
             for call in (
                 lambda reader=reader: every(reader.fetch("d", "1")),
@@ -149,21 +142,21 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place: Pl
                     call()
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_seen(either_place: Place, tmp_path: Path) -> None:
+def test_an_object_that_is_replaced_while_it_is_read_is_seen(either_place, tmp_path):
     place, raw = either_place, above(either_place, "raw")
     expected = raw_of(place, tmp_path / "raw", "jsonl")
-    opened(place).adopt(f"{raw.url}/", "d", "1", format="jsonl")
-    ref = opened(place).fetch("d", "1")
+    place.storage().adopt(f"{raw.url}/", "d", "1", format="jsonl")
+    ref = place.storage().fetch("d", "1")
     assert ref[0] == expected[0]
     put(raw, "002.jsonl", (tmp_path / "raw/002.jsonl").read_bytes().upper())
     with pytest.raises(CacheFormatError, match=r"002\.jsonl is not the file"):
         every(ref, [19])
 
 
-def test_objects_are_refreshed(either_place: Place, tmp_path: Path) -> None:
+def test_objects_are_refreshed(either_place, tmp_path):
     place, raw = either_place, above(either_place, "raw")
     expected = raw_of(place, tmp_path / "raw", "jsonl")
-    storage = opened(place)
+    storage = place.storage()
     storage.adopt(f"{raw.url}/*.jsonl", "d", "1", format="jsonl")
     put(raw, "003.jsonl", b"new\n")
     assert storage.refresh("d", "1", "2").lineage.version == "2"
@@ -179,16 +172,14 @@ def test_objects_are_refreshed(either_place: Place, tmp_path: Path) -> None:
     assert ref.lineage.version == ("4" if place.url.startswith("gs:") else "3")
 
 
-def test_other_buckets_are_read_only_if_they_are_named(
-    s3_place: Place, moto_endpoint: str, tmp_path: Path
-) -> None:
+def test_other_buckets_are_read_only_if_they_are_named(s3_place, moto_endpoint, tmp_path):
     """Two buckets of two stores, each with options of its own."""
     theirs = above(s3_place_at(moto_endpoint), "raw/sub")
     expected = [record("jsonl", k) for k in range(5)]
     put(theirs, "a.jsonl", content("jsonl", expected))
     put(above(theirs, "raw/sub2"), "a.jsonl", b"secret\n")
     foreign = {theirs.url: theirs.options}
-    storage = opened(s3_place, foreign=foreign)
+    storage = s3_place.storage(foreign=foreign)
     for number, address in enumerate(
         (theirs.url, f"{theirs.url}/", f"{theirs.url}/a.jsonl", f"{theirs.url}/*")
     ):
@@ -214,7 +205,7 @@ def test_other_buckets_are_read_only_if_they_are_named(
     assert every(yogadl.open_storage(tmp_path / "none").fetch("d", "0")) == expected
 
 
-def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place, tmp_path: Path) -> None:
+def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place, tmp_path):
     expected = raw_of(either_place, tmp_path / "raw", "webdataset")
     raw = above(either_place, "raw")
     storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})
@@ -227,13 +218,13 @@ def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place: Place
         assert storage.refresh("d", f"{read}", "2").lineage.version == f"{read}"
 
 
-def adopt_until_killed(place: Place, log: str) -> None:
+def adopt_until_killed(place, log):
     from inside import adopted
 
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES = 10**9, 1
     columns = adopted._Group._columns
 
-    def noted(self: Any) -> Any:
+    def noted(self):
         with open(log, "a+") as file:
             file.write(f"{self}\n")
             file.seek(0)
@@ -241,12 +232,12 @@ def adopt_until_killed(place: Place, log: str) -> None:
                 time.sleep(100)
         return columns(self)
 
-    adopted._Group._columns = noted  # type: ignore[method-assign]
-    storage = opened(place, wait_s=30, lease_ttl_s=3)
+    adopted._Group._columns = noted
+    storage = place.storage(wait_s=30, lease_ttl_s=3)
     storage.adopt(f"{above(place, 'raw').url}/", "d", "1", format="jsonl")
 
 
-def test_a_killed_call_goes_on(s3_place: Place, tmp_path: Path) -> None:
+def test_a_killed_call_goes_on(s3_place, tmp_path):
     expected = raw_of(s3_place, tmp_path / "raw", "jsonl", [2] * 12)
     log = tmp_path / "log"
     log.touch()
@@ -257,32 +248,30 @@ def test_a_killed_call_goes_on(s3_place: Place, tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.kill()
     with pytest.raises(DatasetNotFoundError):
-        opened(s3_place).fetch("d", "1")
+        s3_place.storage().fetch("d", "1")
     with Process(adopt_until_killed, s3_place, str(log)) as process:
         process.result(100)
     names = [line.rpartition("/")[2] for line in log.read_text().split()]
     assert names == [f"{k:03d}.jsonl" for k in [*range(8), *range(7, 12)]]
-    assert every(opened(s3_place).fetch("d", "1")) == expected
+    assert every(s3_place.storage().fetch("d", "1")) == expected
 
 
-def begun(storage: CacheStorage, version: str, shuffle: Any) -> list[str]:
+def begun(storage, version, shuffle):
     """Read an epoch, and return the records."""
     stream = storage.fetch("d", version).stream(shuffle=shuffle, shuffle_seed=1)
     return sorted(repr(plain(each)) for each in stream)
 
 
-def said_of_ranges(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said_of_ranges(caplog):
     found = [m.getMessage() for m in caplog.records if "requests of its own" in m.getMessage()]
     caplog.clear()
     return found
 
 
-def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(
-    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
     url = above(s3_place, "raw").url
-    bare, mirrored = opened(s3_place), opened(s3_place, mirror=tmp_path / "mirror")
+    bare, mirrored = s3_place.storage(), s3_place.storage(mirror=tmp_path / "mirror")
     for version in ("1", "2"):
         bare.adopt(url, "d", version, format="webdataset")
     blocks = yogadl.Blocks(records=8, window=2)
@@ -296,33 +285,23 @@ def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(
     assert "shuffle=yogadl.Blocks(...), or a mirror" in said
     assert begun(bare, "2", True) == expected
     assert len(said_of_ranges(caplog)) == 1
+    bare.submit(list(range(50)), "d", "own")
+    assert len(begun(bare, "own", True)) == 50
+    assert said_of_ranges(caplog) == []
 
 
-def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(
-    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset")))
-    opened(s3_place).adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
+    s3_place.storage().adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
     options = {"mirror": tmp_path / "mirror"}
-    assert begun(opened(s3_place, **options, mirror_fill="never"), "1", True) == expected
+    assert begun(s3_place.storage(**options, mirror_fill="never"), "1", True) == expected
     [said] = said_of_ranges(caplog)
     assert 'mirror_fill="always"' in said
-    assert begun(opened(s3_place, **options, mirror_fill="always"), "1", True) == expected
+    assert begun(s3_place.storage(**options, mirror_fill="always"), "1", True) == expected
     assert said_of_ranges(caplog) == []
 
 
-def test_a_shuffle_of_own_parts_by_range_is_not_warned_of(
-    s3_place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    storage = opened(s3_place)
-    storage.submit(list(range(50)), "d", "1")
-    assert len(begun(storage, "1", True)) == 50
-    assert said_of_ranges(caplog) == []
-
-
-def test_a_shuffle_of_objects_by_a_version_in_a_folder_names_faster_ways(
-    s3_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shuffle_of_objects_by_a_version_in_a_folder_names_faster_ways(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset", [40, 40])))
     raw = above(s3_place, "raw")
     storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})

@@ -21,7 +21,7 @@ PAGES = [(DOCS / name).read_text("utf-8") for name in ("s3.md", "buckets.md")]
 
 
 @pytest.fixture
-def bucket(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def bucket(moto_endpoint, monkeypatch, tmp_path):
     """The bucket that the page speaks of, found by boto3's own environment alone; and an empty folder."""
     import boto3
 
@@ -41,21 +41,19 @@ def bucket(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.chdir(tmp_path)
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", "".join(PAGES), re.DOTALL)
 
 
 @pytest.mark.usefixtures("bucket")
-def test_the_python_of_the_pages_runs() -> None:
-    names: dict[str, object] = {}
+def test_the_python_of_the_pages_runs():
+    names = {}
     for code in blocks("python"):
         exec(compile(code, "s3.md, buckets.md", "exec"), names)
-    assert len(names["ref"]) == 1000  # type: ignore[arg-type]
+    assert len(names["ref"]) == 1000
 
 
-def test_the_python_of_the_page_on_google_cloud_storage_runs(
-    gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_python_of_the_page_on_google_cloud_storage_runs(gcs_endpoint, monkeypatch, tmp_path):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_endpoint)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -64,11 +62,11 @@ def test_the_python_of_the_page_on_google_cloud_storage_runs(
         "howto/gcs.md",
         [code.replace("gs://bucket/caches", place.url) for code in pages.blocks("howto/gcs.md")],
     )
-    assert len(names["ref"]) == 1000  # type: ignore[arg-type]
+    assert len(names["ref"]) == 1000
 
 
 @pytest.mark.usefixtures("bucket")
-def test_the_commands_of_the_pages_succeed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_pages_succeed(capsys):
     Path("data.py").write_text("def squares():\n    return [n**2 for n in range(1000)]\n")
     assert main(["build", "data.py:squares", "squares", "1", "-s", "caches"]) == 0
     commands = re.findall(r"^\$ yogadl (.*)", "".join(blocks("console")), re.MULTILINE)
@@ -79,9 +77,7 @@ def test_the_commands_of_the_pages_succeed(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.usefixtures("bucket")
-def test_the_plan_of_the_page_on_data_that_is_far_away(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_of_the_page_on_data_that_is_far_away(capsys, monkeypatch):
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
     images = np.zeros((1024, 64, 64), np.uint8)
     yogadl.open_storage("s3://bucket/caches", mirror=None).submit({"image": images}, "images", "1")
@@ -93,7 +89,7 @@ def test_the_plan_of_the_page_on_data_that_is_far_away(
     assert re.search(r"^ranges +2 +20,000 +8\.2 kB +<\$0\.01$", printed, re.MULTILINE), printed
 
 
-def test_the_policies_allow_what_is_done_and_nothing_else() -> None:
+def test_the_policies_allow_what_is_done_and_nothing_else():
     reader, builder = (
         {action for statement in json.loads(policy)["Statement"] for action in actions(statement)}
         for policy in blocks("json")
@@ -102,6 +98,6 @@ def test_the_policies_allow_what_is_done_and_nothing_else() -> None:
     assert builder == reader | {"s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}
 
 
-def actions(statement: dict[str, object]) -> list[str]:
+def actions(statement):
     found = statement["Action"]
-    return [found] if isinstance(found, str) else list(found)  # type: ignore[call-overload]
+    return [found] if isinstance(found, str) else list(found)

@@ -6,14 +6,9 @@ import json
 import secrets
 import time
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from places import Place
 from processes import Process, processes, wait_until
-
-import yogadl
 
 HOSTS, PROCESSES = 4, 4
 RECORDS, BATCH, EPOCHS = 5_003, 16, 2
@@ -21,14 +16,12 @@ RECORDS, BATCH, EPOCHS = 5_003, 16, 2
 BATCHES = 27
 
 
-def train(
-    place: Place, root: Path, host: int, rank: int, ranks: int, cursor: Any, stops_at: int | None
-) -> str:
+def train(place, root, host, rank, ranks, cursor, stops_at):
     """Train as one process of a job, noting each batch and its cursor; return the dataset's fingerprint."""
-    storage = yogadl.open_storage(place.url, **place.options, mirror=root / f"mirror-{host}", lease_ttl_s=60)
+    storage = place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=60)
 
     @storage.cacheable("some/data", "1", part_bytes=8_192, progress=False)
-    def data() -> Any:
+    def data():
         (root / f"built-{secrets.token_hex(8)}").write_text("")
         return {"id": np.arange(RECORDS)}
 
@@ -49,7 +42,7 @@ def train(
     return ref.fingerprint
 
 
-def notes_of(root: Path, ranks: int) -> list[list[Any]]:
+def notes_of(root, ranks):
     """Return what each process noted; a line that a kill cut short does not count."""
     found = []
     for rank in range(ranks):
@@ -59,20 +52,18 @@ def notes_of(root: Path, ranks: int) -> list[list[Any]]:
     return found
 
 
-def tasks(
-    place: Place, root: Path, hosts: list[int], cursor: Any, stops_at: int | None
-) -> list[tuple[Any, ...]]:
+def tasks(place, root, hosts, cursor, stops_at):
     numbered = enumerate(itertools.product(hosts, range(PROCESSES)))
     ranks = len(hosts) * PROCESSES
     return [(place, root, host, rank, ranks, cursor, stops_at) for rank, (host, _) in numbered]
 
 
-def lose_a_host(place: Place, root: Path) -> list[list[Any]]:
+def lose_a_host(place, root):
     """Begin the job on all hosts, kill one of them and then the rest of the job; return what was noted."""
     ranks = HOSTS * PROCESSES
     with processes(train, tasks(place, root, list(range(HOSTS)), None, BATCHES)) as job:
 
-        def is_under_way() -> bool:
+        def is_under_way():
             for process in job:
                 process.check()
             notes = notes_of(root, ranks)
@@ -84,9 +75,7 @@ def lose_a_host(place: Place, root: Path) -> list[list[Any]]:
     return notes_of(root, ranks)
 
 
-def test_a_job_that_loses_a_host_goes_on_with_the_rest_and_sees_each_record_once(
-    s3_place: Place, tmp_path: Path
-) -> None:
+def test_a_job_that_loses_a_host_goes_on_with_the_rest_and_sees_each_record_once(s3_place, tmp_path):
     before = lose_a_host(s3_place, tmp_path)
     assert len(list(tmp_path.glob("built-*"))) == 1
     # A checkpoint is what all processes have saved.
@@ -109,7 +98,7 @@ def test_a_job_that_loses_a_host_goes_on_with_the_rest_and_sees_each_record_once
         assert fingerprints == {process.result()}
 
 
-def fingerprint_of(place: Place, root: Path) -> str:
-    storage = yogadl.open_storage(place.url, **place.options, mirror=root / "mirror-of-another")
+def fingerprint_of(place, root):
+    storage = place.storage(mirror=root / "mirror-of-another")
     storage.verify("some/data", "1")
     return storage.fetch("some/data", "1").fingerprint

@@ -7,8 +7,6 @@ import pytest
 from exits import check_quiet
 from places import s3_place_at
 
-import yogadl
-
 PROGRAM = """
     import json
 
@@ -36,7 +34,7 @@ PROGRAM = """
 def place(ministack_endpoint):
     """A bucket with a version that is read by range."""
     place = s3_place_at(ministack_endpoint)
-    storage = yogadl.open_storage(place.url, mirror=None, **place.options)
+    storage = place.storage()
     storage.submit({"id": np.arange(1000), "text": np.zeros((1000, 3000), np.uint8)}, "data", "1")
     return place
 

@@ -1,23 +1,15 @@
 """A fetch from a bucket runs code of few files before the first byte of a part arrives."""
 
 import http.client
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from inside import PartialFile, _catalogue
-from places import Place
 from walks import Walk, documented
 
-import yogadl
 
-
-def test_a_fetch_goes_the_documented_way(
-    either_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened(name: str) -> yogadl.Storage:
-        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name)
+def test_a_fetch_goes_the_documented_way(either_place, tmp_path, monkeypatch):
+    def opened(name):
+        return either_place.storage(mirror=tmp_path / name)
 
     for dataset_id in ("first", "second"):
         opened("writer").submit({"x": np.arange(10_000)}, dataset_id, "1")
@@ -27,17 +19,17 @@ def test_a_fetch_goes_the_documented_way(
     begin = http.client.HTTPResponse.begin
     write, read_manifest = PartialFile.write, _catalogue.read_manifest
 
-    def received(file: PartialFile, *arguments: Any) -> int:
+    def received(file, *arguments):
         walk.is_on = False
         return write(file, *arguments)
 
-    def answered(response: http.client.HTTPResponse) -> None:
+    def answered(response):
         begin(response)
         before_the_answer.append(len(walk.modules))
 
-    def parsing(content: bytes, *arguments: object) -> object:
+    def parsing(content, *arguments):
         parsed.append(content)
-        return read_manifest(content, *arguments)  # type: ignore[arg-type]
+        return read_manifest(content, *arguments)
 
     monkeypatch.setattr(http.client.HTTPResponse, "begin", answered)
     monkeypatch.setattr(PartialFile, "write", received)

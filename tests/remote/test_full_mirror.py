@@ -4,25 +4,20 @@ import errno
 import gc
 import logging
 import os
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from inside import DatasetKey, LocalBucket, Mirror, mirrored_cache, set_constants
-from processes import Process, mounting
+from mirrors import mount, needs_mount, on_a_small_disk
 
 import yogadl
 from yogadl.errors import CredentialsError, StorageError
 
 RECORDS = 400
-MOUNTING = mounting()
-needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path):
     storage = yogadl.open_storage(tmp_path / "bucket")
     columns = {"x": np.arange(RECORDS), "row": np.zeros((RECORDS, 500), np.uint8)}
     storage.submit(columns, "set", "1", part_bytes=20_000)
@@ -30,14 +25,7 @@ def url(tmp_path: Path) -> str:
     return (tmp_path / "bucket").as_uri()
 
 
-def mount(folder: Path, size_bytes: int) -> None:
-    """Put a small file system over a folder, or change the one there; seen by this process alone."""
-    options = f"{'remount,' if folder.is_mount() else ''}size={size_bytes}"
-    folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
-
-
-def fill(folder: Path) -> None:
+def fill(folder):
     found = os.statvfs(folder)
     with open(folder / "ballast", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize)
@@ -46,19 +34,19 @@ def fill(folder: Path) -> None:
 class Messages(logging.Handler):
     """Keeps what is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.texts: list[str] = []
+        self.texts = []
         logging.getLogger("yogadl").addHandler(self)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.texts.append(record.getMessage())
 
 
-def read_from_a_full_disk(url: str, folder: Path, when: str, check: bool) -> tuple[list[str], int, int]:
+def read_from_a_full_disk(url, folder, when, check):
     """Read all records, the mirror's disk being full from then on; return what was said, parts and ranges."""
     mount(folder, 2**16 if when == "before" else 2**22)
-    options: dict[str, Any] = {"mirror": folder / "mirror"}
+    options = {"mirror": folder / "mirror"}
     if when == "before":
         fill(folder)
     if when == "with a table":
@@ -81,16 +69,14 @@ def read_from_a_full_disk(url: str, folder: Path, when: str, check: bool) -> tup
 @needs_mount
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("when", ["before", "with a mirror", "with a table", "with all"])
-def test_a_full_disk_is_read_past(url: str, tmp_path: Path, when: str, check: bool) -> None:
-    assert MOUNTING is not None
-    with Process(read_from_a_full_disk, url, tmp_path / "disk", when, check, prefix=MOUNTING) as child:
-        said, here, ranges = child.result()
+def test_a_full_disk_is_read_past(url, tmp_path, when, check):
+    said, here, ranges = on_a_small_disk(read_from_a_full_disk, url, tmp_path / "disk", when, check)
     told = [text for text in said if "read by range" in text]
     assert (here > 5, ranges > 0) == ((True, False) if when == "with all" else (False, True))
     assert len(told) == (0 if when == "with all" and not check else 1), said
 
 
-def read_beside_another(url: str, other: str, folder: Path) -> tuple[list[str], int]:
+def read_beside_another(url, other, folder):
     """Read a cache, the disk being full of one that nothing reads and of what is none of the mirror's."""
     mount(folder, 2**22)
     yogadl.open_storage(other, mirror=folder / "mirror").fetch("set", "1")
@@ -104,22 +90,18 @@ def read_beside_another(url: str, other: str, folder: Path) -> tuple[list[str], 
 
 
 @needs_mount
-def test_on_a_full_disk_what_nothing_reads_goes_first(url: str, tmp_path: Path) -> None:
+def test_on_a_full_disk_what_nothing_reads_goes_first(url, tmp_path):
     other = tmp_path / "other"
     yogadl.open_storage(other).submit({"x": np.arange(99_999)}, "set", "1", part_bytes=100_000)
-    assert MOUNTING is not None
-    with Process(read_beside_another, url, other.as_uri(), tmp_path / "disk", prefix=MOUNTING) as child:
-        said, tables = child.result()
+    said, tables = on_a_small_disk(read_beside_another, url, other.as_uri(), tmp_path / "disk")
     assert not [text for text in said if "read by range" in text]
     assert tables >= 1
 
 
-def test_an_error_of_another_kind_is_raised_at_once(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Mirror] = []
+def test_an_error_of_another_kind_is_raised_at_once(url, tmp_path, monkeypatch):
+    tried = []
 
-    def hold(mirror: Mirror, *_: object, **__: object) -> None:
+    def hold(mirror, *_, **__):
         tried.append(mirror)
         raise StorageError(errno.EIO, "the disk is broken")
 
@@ -130,9 +112,7 @@ def test_an_error_of_another_kind_is_raised_at_once(
 
 
 @pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])
-def test_what_does_not_fit_says_which_of_the_two_is_too_small(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, words: str
-) -> None:
+def test_what_does_not_fit_says_which_of_the_two_is_too_small(url, tmp_path, monkeypatch, limit, words):
     if limit is None:
         monkeypatch.setattr("yogadl.storage._remote.eviction.MirrorLocation.free_bytes", lambda _: 2**20)
         monkeypatch.setattr(
@@ -148,9 +128,7 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(
     assert f"and {table.stat().st_size / 1000:.1f} kB are in use" in str(caught.value)
 
 
-def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(url, tmp_path, monkeypatch):
     looked = []
     before = mirrored_cache.evict_for
     monkeypatch.setattr(mirrored_cache, "evict_for", lambda *all: looked.append(all) or before(*all))
@@ -162,14 +140,12 @@ def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_with_wrong_credentials_what_is_here_is_named(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
-) -> None:
+def test_with_wrong_credentials_what_is_here_is_named(url, tmp_path, monkeypatch, is_whole):
     yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
     if not is_whole:
         next(iter((tmp_path / "mirror").rglob("*.mdb"))).unlink()
 
-    def refuse(self: LocalBucket, name: str, *_: Any, **__: Any) -> Any:
+    def refuse(self, name, *_, **__):
         raise CredentialsError(13, f"can't read {name}: the credentials are wrong")
 
     monkeypatch.setattr(LocalBucket, "get", refuse)

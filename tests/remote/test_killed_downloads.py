@@ -3,10 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,38 +11,31 @@ from inside import DatasetKey, partial_file, set_constants
 from mirrors import litter_in
 from places import Place
 from processes import Process, processes, wait_until
-from store_proxy import Request, StoreProxy, stalls
+from store_proxy import stalls
 from turns import by_turns
 
 import yogadl
-from yogadl.storage import CacheStorage
 
 ROWS = np.random.default_rng(5).integers(0, 255, (1_250, 4_096), np.uint8)
 RANGE_BYTES = 2**20
 # Of the part's five or six ranges.
 BEFORE = 3
 
-Broken = tuple[Place, StoreProxy]
 
-
-def opened(place: Place, mirror: Path, **options: Any) -> CacheStorage:
-    return yogadl.open_storage(place.url, **place.options, mirror=mirror, **options)
-
-
-def set_ranges(patch: pytest.MonkeyPatch) -> None:
+def set_ranges(patch):
     set_constants(patch, LEAST_RANGE_BYTES=RANGE_BYTES, MOST_RANGE_BYTES=RANGE_BYTES)
     set_constants(patch, WRITE_BYTES=RANGE_BYTES // 4)
 
 
-def fetch(place: Place, mirror: Path) -> str:
+def fetch(place, mirror):
     with pytest.MonkeyPatch.context() as patch:
         set_ranges(patch)
-        ref = opened(place, mirror).fetch("data", "1")
+        ref = place.storage(mirror=mirror).fetch("data", "1")
         assert np.array_equal(ref.gather(range(len(ref)))["row"], ROWS)
     return "whole"
 
 
-def of_part(request: Request) -> bool:
+def of_part(request):
     return (
         request.is_of_bytes
         and "Range" in request.headers
@@ -54,26 +44,26 @@ def of_part(request: Request) -> bool:
     )
 
 
-def ranges_asked_for(proxy: StoreProxy) -> int:
+def ranges_asked_for(proxy):
     return len({request.headers["Range"] for request in proxy.requests if of_part(request)})
 
 
-def notes_in(mirror: Path) -> list[Path]:
+def notes_in(mirror):
     return list(mirror.rglob(".*.ranges.tmp"))
 
 
-def noted(mirror: Path) -> int:
+def noted(mirror):
     return sum(max(0, len(path.read_bytes().splitlines()) - 1) for path in notes_in(mirror))
 
 
 @contextmanager
-def downloading(broken: Broken, mirror: Path) -> Iterator[tuple[Process, int]]:
+def downloading(broken, mirror):
     """Give a process that has some ranges of a part, and gets no more; and how many ranges there are."""
     place, proxy = broken
-    opened(place, mirror.with_name("of the builder")).submit({"row": ROWS}, "data", "1")
+    place.storage(mirror=mirror.with_name("of the builder")).submit({"row": ROWS}, "data", "1")
     lock, passed = threading.Lock(), []
 
-    def is_late(request: Request) -> bool:
+    def is_late(request):
         if not of_part(request):
             return False
         with lock:
@@ -92,7 +82,7 @@ def downloading(broken: Broken, mirror: Path) -> Iterator[tuple[Process, int]]:
 
 
 @pytest.fixture
-def killed(broken: Broken, tmp_path: Path) -> tuple[Path, int]:
+def killed(broken, tmp_path):
     """A mirror to which a process brought some ranges of a part and was killed; and how many there are."""
     with downloading(broken, tmp_path / "mirror") as (child, count):
         child.kill()
@@ -100,37 +90,31 @@ def killed(broken: Broken, tmp_path: Path) -> tuple[Path, int]:
     return tmp_path / "mirror", count
 
 
-def test_what_a_killed_download_has_brought_is_asked_for_no_more(
-    broken: Broken, killed: tuple[Path, int]
-) -> None:
+def test_what_a_killed_download_has_brought_is_asked_for_no_more(broken, killed):
     (place, proxy), (mirror, count) = broken, killed
     assert fetch(place, mirror) == "whole"
     assert ranges_asked_for(proxy) == count - BEFORE
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
 
 
-def test_progress_of_a_download_that_goes_on_ends_with_all_of_it(
-    broken: Broken, killed: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_of_a_download_that_goes_on_ends_with_all_of_it(broken, killed, monkeypatch):
     set_ranges(monkeypatch)
-    catalogue = opened(broken[0], killed[0])._backend.catalogue
-    said: list[tuple[int, int]] = []
+    catalogue = broken[0].storage(mirror=killed[0])._backend.catalogue
+    said = []
     manifest = catalogue.published(DatasetKey("data", "1")).manifest
     catalogue.opener.mirror.fill(manifest, progress=lambda done, total: said.append((done, total)))
     assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
 
 
-def test_several_who_go_on_with_it_do_so_once(broken: Broken, killed: tuple[Path, int]) -> None:
+def test_several_who_go_on_with_it_do_so_once(broken, killed):
     (place, proxy), (mirror, count) = broken, killed
     with processes(fetch, [(place, mirror)] * 3) as children:
         assert [child.result() for child in children] == ["whole"] * 3
     assert sum(map(of_part, proxy.requests)) == count - BEFORE
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
 
 
-def test_what_a_machine_without_power_lost_is_not_taken_for_there(
-    broken: Broken, killed: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_machine_without_power_lost_is_not_taken_for_there(broken, killed, tmp_path, monkeypatch):
     (place, proxy), (mirror, count) = broken, killed
     boot = tmp_path / "boot_id"
     boot.write_text("of another start\n")
@@ -145,9 +129,7 @@ DAMAGES = ["hole", "short", "long", "empty", "notes", "torn notes", "no notes"]
 @pytest.mark.parametrize(
     ("broken", "damage"), by_turns(dict(zip(DAMAGES, DAMAGES, strict=True))), indirect=["broken"]
 )
-def test_whatever_became_of_what_was_there_the_file_is_whole(
-    damage: str, broken: Broken, killed: tuple[Path, int]
-) -> None:
+def test_whatever_became_of_what_was_there_the_file_is_whole(damage, broken, killed):
     (place, proxy), (mirror, count) = broken, killed
     [notes] = notes_in(mirror)
     data = notes.with_name(notes.name.replace(".ranges.tmp", ".tmp"))
@@ -166,12 +148,12 @@ def test_whatever_became_of_what_was_there_the_file_is_whole(
     elif damage == "no notes":
         notes.unlink()
     assert fetch(place, mirror) == "whole"
-    assert litter_in(opened(place, mirror)._backend.catalogue.opener.mirror) == []
+    assert litter_in(place.storage(mirror=mirror)._backend.catalogue.opener.mirror) == []
     if damage == "long":
         assert sum(map(of_part, proxy.requests)) == count - BEFORE  # it is cut, and nothing downloaded again
 
 
-def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path, int]) -> None:
+def test_ranges_of_two_objects_are_not_mixed(broken, killed):
     (place, proxy), (mirror, count) = broken, killed
     [notes] = notes_in(mirror)
     boot, *ranges = notes.read_bytes().splitlines()
@@ -181,35 +163,33 @@ def test_ranges_of_two_objects_are_not_mixed(broken: Broken, killed: tuple[Path,
     assert ranges_asked_for(proxy) == count
 
 
-def test_what_nobody_goes_on_with_is_removed_by_the_next_download(
-    broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_goes_on_with_is_removed_by_the_next_download(broken, tmp_path, monkeypatch):
     set_constants(monkeypatch, ABANDONED_S=-1.0)
     mirror = tmp_path / "mirror"
     with downloading(broken, mirror) as (child, _):
-        storage = opened(broken[0], mirror)
+        storage = broken[0].storage(mirror=mirror)
         storage.submit([1], "other", "1")
-        opened(broken[0], tmp_path / "other").submit([2, 3], "third", "1")
+        broken[0].storage(mirror=tmp_path / "other").submit([2, 3], "third", "1")
         storage.fetch("third", "1")
         assert noted(mirror) == BEFORE  # who lives keeps it
         child.kill()
-    opened(broken[0], tmp_path / "other").submit([4, 5], "fourth", "1")
+    broken[0].storage(mirror=tmp_path / "other").submit([4, 5], "fourth", "1")
     storage.fetch("fourth", "1")
     assert litter_in(storage._backend.catalogue.opener.mirror) == []
 
 
-def pipe(path: Path, _: Path) -> None:
+def pipe(path, _):
     path.unlink(missing_ok=True)
     os.mkfifo(path)
 
 
-def link(path: Path, outside: Path) -> None:
+def link(path, outside):
     path.unlink(missing_ok=True)
     path.symlink_to(outside)
 
 
-def text(content: bytes) -> Callable[[Path, Path], None]:
-    def write(path: Path, _: Path) -> None:
+def text(content):
+    def write(path, _):
         path.write_bytes(json.dumps(partial_file.boot()).encode() + b"\n" + content)
 
     return write
@@ -228,16 +208,14 @@ def text(content: bytes) -> Callable[[Path, Path], None]:
     ],
     ids=["link", "pipe", "link for notes", "pipe for notes", "words", "broken numbers", "deep"],
 )
-def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(
-    tmp_path: Path, what: str, make: Callable[[Path, Path], None]
-) -> None:
+def test_what_lies_there_in_place_of_a_partial_file_does_no_harm(tmp_path, what, make):
     url = (tmp_path / "caches").as_uri()
     yogadl.open_storage(url, mirror=tmp_path / "first").submit({"row": ROWS}, "data", "1")
     (part,) = (tmp_path / "caches").rglob("*.mdb")
     place = Place(url)
     names = dict(zip(("bytes", "notes"), partial_file.names_of(part), strict=True))
     folder = tmp_path / "mirror" / "caches/data/parts"
-    opened(place, tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
+    place.storage(mirror=tmp_path / "mirror")._backend.catalogue.opener.mirror.sweep()
     folder.mkdir(parents=True)
     outside = tmp_path / "outside"
     outside.write_bytes(b"mine")

@@ -2,31 +2,24 @@
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import run_command
 from inside import LocalBucket, Mirror, is_free
-from mirrors import Watched, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
-from places import Place
+from mirrors import Watched, at_once, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
 
 import yogadl
 from yogadl.errors import CacheFormatError
-from yogadl.storage import CacheStorage
 
 RECORDS = 2_000
 
 
-Command = Callable[..., tuple[int, str, str]]
-
-
-def part_of(folder: Path, number: int = 2) -> Path:
+def part_of(folder, number=2):
     return sorted(folder.rglob("*.mdb"))[number]
 
 
-def flip(path: Path) -> bytes:
+def flip(path):
     """Flip a bit of a row, in place, as a disk does it; return what the file had."""
     content = path.read_bytes()
     position = next(at for row in rows()["row"] if (at := content.find(row.tobytes())) >= 0) + 20
@@ -36,22 +29,20 @@ def flip(path: Path) -> bytes:
     return content
 
 
-def is_right(ref: Any) -> bool:
+def is_right(ref):
     return bool((ref.gather(range(RECORDS))["row"] == rows()["row"]).all())
 
 
 @pytest.fixture
-def stored(either_place: Place, tmp_path: Path) -> CacheStorage:
+def stored(either_place, tmp_path):
     """A storage in a real store with a cache, and a mirror that has all of it."""
-    storage = yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
+    storage = either_place.storage(mirror=tmp_path / "mirror")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     storage.fetch("a", "1", check=True)
     return storage
 
 
-def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(
-    stored: CacheStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(stored, tmp_path, caplog):
     path = part_of(tmp_path / "mirror")
     content = flip(path)
     reading = stored.fetch("a", "1")
@@ -73,22 +64,22 @@ def test_a_bit_flipped_in_a_mirror_is_found_and_mended_by_verify(
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> LocalBucket:
+def bucket(tmp_path):
     return bucket_with(tmp_path / "bucket", "a")
 
 
 @pytest.fixture
-def yoga(bucket: LocalBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+def yoga(bucket, tmp_path, capsys):
     """Run a command on the bucket, and return how it ended and what it printed."""
 
-    def command(name: str, *words: str) -> tuple[int, str, str]:
+    def command(name, *words):
         ended = run_command(capsys, name, "a", "1", "-s", bucket.url, "--mirror", tmp_path / "mirror", *words)
         return ended.code, ended.out, ended.err
 
     return command
 
 
-def test_verify_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
+def test_verify_says_what_it_has_mended(yoga, tmp_path):
     assert "mirror" not in yoga("verify")[1]  # there is none
     yoga("pull")
     code, out, _ = yoga("verify")
@@ -111,7 +102,7 @@ def test_verify_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
     assert found["mended"] == [f"a/parts/{path.name}"]
 
 
-def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga: Command, tmp_path: Path) -> None:
+def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga, tmp_path):
     assert "damaged" not in yoga("pull")[1]
     paths = [part_of(tmp_path / "mirror", number) for number in (1, 4)]
     contents = [flip(path) for path in paths]
@@ -127,8 +118,8 @@ def test_pull_compares_what_is_there_and_says_what_it_has_mended(yoga: Command, 
 @pytest.mark.parametrize("word", ["pull", "verify"])
 @pytest.mark.parametrize("damage", [b"", b"{", b"x" * 100_000])
 def test_a_manifest_damaged_in_the_mirror_is_mended_so_that_the_version_opens_offline(
-    yoga: Command, tmp_path: Path, word: str, damage: bytes
-) -> None:
+    yoga, tmp_path, word, damage
+):
     yoga("pull")
     (manifest,) = (tmp_path / "mirror/caches").rglob("*.json")
     content = manifest.read_bytes()
@@ -140,7 +131,7 @@ def test_a_manifest_damaged_in_the_mirror_is_mended_so_that_the_version_opens_of
     assert "damaged, and" not in yoga(word)[1]
 
 
-def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga: Command, tmp_path: Path) -> None:
+def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga, tmp_path):
     assert yoga("verify")[0] == 0
     assert list((tmp_path / "mirror").rglob("*.parts")) == []
 
@@ -149,14 +140,14 @@ def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga: Command, 
 
 
 @pytest.fixture
-def mirror(bucket: LocalBucket, tmp_path: Path) -> Mirror:
+def mirror(bucket, tmp_path):
     """A mirror that has all of it."""
     mirror = Mirror(bucket, tmp_path / "mirror")
     mirror.fill(manifest_of(bucket, "a"))
     return mirror
 
 
-def test_what_can_not_be_brought_anew_is_not_left_to_be_read(bucket: LocalBucket, mirror: Mirror) -> None:
+def test_what_can_not_be_brought_anew_is_not_left_to_be_read(bucket, mirror):
     path = part_of(mirror.folder.root)
     flip(path)
     flip(part_of(Path(bucket.url.removeprefix("file://"))))
@@ -166,9 +157,7 @@ def test_what_can_not_be_brought_anew_is_not_left_to_be_read(bucket: LocalBucket
     assert litter_in(mirror) == []
 
 
-def test_damage_in_the_bucket_is_the_error_though_the_mirror_is_sound(
-    bucket: LocalBucket, mirror: Mirror, tmp_path: Path
-) -> None:
+def test_damage_in_the_bucket_is_the_error_though_the_mirror_is_sound(bucket, mirror, tmp_path):
     flip(part_of(tmp_path / "bucket"))
     storage = yogadl.open_storage(bucket.url, mirror=mirror.location.root)
     with pytest.raises(CacheFormatError, match=r"'a' version '1': field 'row', records"):
@@ -176,30 +165,25 @@ def test_damage_in_the_bucket_is_the_error_though_the_mirror_is_sound(
     assert is_right(storage.fetch("a", "1", check=True))
 
 
-def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket: LocalBucket, mirror: Mirror) -> None:
+def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket, mirror):
     paths = [part_of(mirror.folder.root, number) for number in (0, 3)]
     for path in paths:
         flip(path)
     together, ready = Watched(bucket), threading.Barrier(5)
 
-    def mend() -> None:
+    def mend():
         ready.wait()
         Mirror(together, mirror.location.root).mend(manifest_of(bucket, "a"))
 
-    threads = [threading.Thread(target=mend) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(5, mend)
     assert is_whole(mirror, bucket, manifest_of(bucket, "a"))
     # One that compares while another has just put the new part finds it sound, or does not bring it.
-    assert {name.rpartition("/")[2]: count for name, count in together.gets.items()} == {
-        path.name: 1 for path in paths
-    }
+    brought = {name.rpartition("/")[2]: count for name, count in together.gets.items()}
+    assert brought == {path.name: 1 for path in paths}
     assert litter_in(mirror) == []
 
 
-def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket: LocalBucket, mirror: Mirror) -> None:
+def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket, mirror):
     manifest = manifest_of(bucket, "a")
     before = {path: path.stat().st_size for path in mirror.folder.root.rglob("*.*")}
     flip(part_of(mirror.folder.root))
@@ -208,7 +192,7 @@ def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket: LocalBucket
     assert is_free(mirror.location.reader_lock(f"a/tables/{manifest.table_sha256}.parts"))
 
 
-def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBucket, tmp_path: Path) -> None:
+def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket, tmp_path):
     manifest = manifest_of(bucket, "a")
     whole = sum(found.size_bytes for found in bucket.list("a/") if not found.name.endswith(".json"))
     mirror = Mirror(bucket, tmp_path / "small", whole)
@@ -220,7 +204,7 @@ def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket: LocalBuc
 
 
 @pytest.mark.parametrize("part_bytes", [3_000, 40_000])
-def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_bytes: int) -> None:
+def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path, part_bytes):
     storage = yogadl.open_storage(tmp_path / "bucket")
     storage.submit(rows(), "a", "1", part_bytes=part_bytes)
     assert (storage.info("a", "1").parts > 16) == (part_bytes < 10_000)
@@ -234,9 +218,11 @@ def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path: Path, part_b
     assert set(watched.gets.values()) == {1}
 
 
-def test_progress_of_filling_ends_with_all_of_it(bucket: LocalBucket, mirror: Mirror) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+def test_progress_of_filling_ends_with_all_of_it(bucket, mirror, tmp_path, is_new):
     manifest, said = manifest_of(bucket, "a"), []
     part_of(mirror.folder.root).unlink()
-    mirror.fill(manifest, progress=lambda *numbers: said.append(numbers))
+    filled = Mirror(bucket, tmp_path / "new") if is_new else mirror
+    filled.fill(manifest, progress=lambda *numbers: said.append(numbers))
     assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
     assert all(0 <= done <= manifest.size_bytes == whole for done, whole in said)

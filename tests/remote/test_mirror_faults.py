@@ -5,26 +5,14 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from inside import (
-    Body,
-    LocalBucket,
-    Manifest,
-    Mirror,
-    RetryPolicy,
-    eviction,
-    mirrored_cache,
-    set_constants,
-)
+from inside import Body, LocalBucket, Mirror, RetryPolicy, eviction, mirrored_cache, set_constants
 from mirrors import (
     Watched,
     bucket_with,
@@ -32,13 +20,15 @@ from mirrors import (
     last_used,
     litter_in,
     manifest_of,
+    mount,
+    needs_mount,
+    on_a_small_disk,
     open_cache,
     parts_in,
     rows,
 )
-from places import Place
-from processes import Process, mounting, processes, wait_until
-from store_proxy import Request, StoreProxy, cuts, refuses, resets, stalls
+from processes import Process, processes, wait_until
+from store_proxy import cuts, refuses, resets, stalls
 from turns import by_turns
 
 import yogadl
@@ -48,7 +38,7 @@ RECORDS = 2_000
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> LocalBucket:
+def bucket(tmp_path):
     return bucket_with(tmp_path / "bucket", "a", "b")
 
 
@@ -56,15 +46,15 @@ def bucket(tmp_path: Path) -> LocalBucket:
 
 
 @pytest.fixture
-def proxied(broken: tuple[Place, StoreProxy], tmp_path: Path) -> tuple[StoreProxy, Place]:
+def proxied(broken, tmp_path):
     """A cache in a real store, and a proxy before it."""
     place, proxy = broken
-    storage = yogadl.open_storage(place.url, **place.options, mirror=tmp_path / "builder")
+    storage = place.storage(mirror=tmp_path / "builder")
     storage.submit(rows(), "a", "1", part_bytes=20_000)
     return proxy, place
 
 
-def is_part(request: Request) -> bool:
+def is_part(request):
     return request.is_of_bytes and ".mdb" in request.name
 
 
@@ -79,14 +69,10 @@ PASSING = {
 
 
 @pytest.mark.parametrize(("broken", "breaks"), by_turns(PASSING), indirect=["broken"])
-def test_a_download_comes_through_whatever_breaks_on_the_way(
-    proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any
-) -> None:
+def test_a_download_comes_through_whatever_breaks_on_the_way(proxied, tmp_path, breaks):
     proxy, place = proxied
     proxy.breaks(is_part, breaks, times=9)
-    ref = yogadl.open_storage(
-        place.url, **place.options, patience=RetryPolicy(0.5, 60), mirror=tmp_path / "mirror"
-    ).fetch("a", "1")
+    ref = place.storage(patience=RetryPolicy(0.5, 60), mirror=tmp_path / "mirror").fetch("a", "1")
     assert np.array_equal(ref.gather(range(RECORDS))["row"], rows()["row"])
 
 
@@ -102,31 +88,29 @@ def test_a_download_comes_through_whatever_breaks_on_the_way(
     ids=["s3-credentials expire", "gcs-credentials expire", "gcs-silence for ever", "s3-503 for ever"],
 )
 def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
-    proxied: tuple[StoreProxy, Place], tmp_path: Path, breaks: Any, message: str
-) -> None:
+    proxied, tmp_path, breaks, message
+):
     proxy, place = proxied
     passed = []
 
-    def is_late_part(request: Request) -> bool:
+    def is_late_part(request):
         if is_part(request):
             passed.append(request)
         return is_part(request) and len(passed) > 4
 
     proxy.breaks(is_late_part, breaks)
-    storage = yogadl.open_storage(
-        place.url, **place.options, patience=RetryPolicy(0.3, 1.5), mirror=tmp_path / "mirror"
-    )
+    storage = place.storage(patience=RetryPolicy(0.3, 1.5), mirror=tmp_path / "mirror")
     started = time.monotonic()
     with pytest.raises(StorageError, match=message):
         storage.fetch("a", "1")
     assert time.monotonic() - started < 30
-    mirror = storage._backend.catalogue.opener.mirror  # type: ignore[attr-defined]
+    mirror = storage._backend.catalogue.opener.mirror
     assert litter_in(mirror) == []
     kept = parts_in(mirror, "a")
     assert kept > 0
     proxy.rules.clear()
     proxy.requests.clear()
-    patient = yogadl.open_storage(place.url, **place.options, mirror=tmp_path / "mirror")
+    patient = place.storage(mirror=tmp_path / "mirror")
     assert np.array_equal(patient.fetch("a", "1").gather(range(RECORDS))["row"], rows()["row"])
     asked = {request.name for request in proxy.requests if is_part(request)}
     assert len(asked) == storage.info("a", "1").parts - kept
@@ -138,15 +122,15 @@ def test_a_network_that_stays_broken_is_one_error_in_time_and_what_came_is_kept(
 class Slow(LocalBucket):
     """A bucket that stops before the second half of each part, until a file is there. Picklable."""
 
-    def __init__(self, folder: Path, flag: Path) -> None:
+    def __init__(self, folder, flag):
         super().__init__(folder)
         self._flag = flag
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return Slow, (Path(self.url.removeprefix("file://")), self._flag)
 
     @contextmanager
-    def get(self, name: str, start: int = 0, stop: int | None = None, **more: Any) -> Iterator[Body | None]:
+    def get(self, name, start=0, stop=None, **more):
         with super().get(name, start, stop, **more) as body:
             if body is None or not name.endswith(".mdb"):
                 yield body
@@ -154,7 +138,7 @@ class Slow(LocalBucket):
             content = b"".join(body.chunks)
             half = len(content) // 2
 
-            def chunks() -> Iterator[bytes]:
+            def chunks():
                 yield content[:half]
                 wait_until(self._flag.exists, "the test's flag")
                 yield content[half:]
@@ -162,7 +146,7 @@ class Slow(LocalBucket):
             yield Body(body.object, chunks())
 
 
-def hold(mirror: Mirror, manifest: Manifest, ready: Path, go_on: Path) -> None:
+def hold(mirror, manifest, ready, go_on):
     """Bring a cache, say so, and hold it until told."""
     held = open_cache(mirror, manifest)
     ready.touch()
@@ -171,18 +155,18 @@ def hold(mirror: Mirror, manifest: Manifest, ready: Path, go_on: Path) -> None:
 
 
 @contextmanager
-def holding(mirror: Mirror, manifest: Manifest, folder: Path) -> Iterator[tuple[Process, Path, Path]]:
+def holding(mirror, manifest, folder):
     """Run a process that brings a cache; give it, the file that says so, and the one that lets it end."""
     ready, go_on = folder / "ready", folder / "go_on"
     with Process(hold, mirror, manifest, ready, go_on) as child:
         yield child, ready, go_on
 
 
-def unfinished(folder: Path) -> int:
+def unfinished(folder):
     return len(list(folder.rglob(".*.tmp")))
 
 
-def test_who_waits_for_a_killed_downloader_downloads_itself(bucket: LocalBucket, tmp_path: Path) -> None:
+def test_who_waits_for_a_killed_downloader_downloads_itself(bucket, tmp_path):
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
     waiting, done = Mirror(bucket, tmp_path / "mirror"), []
     with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, _, _):
@@ -195,9 +179,7 @@ def test_who_waits_for_a_killed_downloader_downloads_itself(bucket: LocalBucket,
     assert is_whole(waiting, bucket, manifest)
 
 
-def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
-    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(bucket, tmp_path, monkeypatch):
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
     mirror = Mirror(bucket, tmp_path / "mirror")
     set_constants(monkeypatch, STALL_S=0.2)
@@ -215,7 +197,7 @@ def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(
     assert litter_in(mirror) == []
 
 
-def test_a_killed_reader_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) -> None:
+def test_a_killed_reader_lets_its_cache_go(bucket, tmp_path):
     mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
     with holding(mirror, manifest_of(bucket, "a"), tmp_path) as (child, ready, _):
         wait_until(ready.exists, "the reader")
@@ -226,7 +208,7 @@ def test_a_killed_reader_lets_its_cache_go(bucket: LocalBucket, tmp_path: Path) 
     assert is_whole(mirror, bucket, manifest_of(bucket, "b"))
 
 
-def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket: LocalBucket, tmp_path: Path) -> None:
+def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket, tmp_path):
     mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
     held = open_cache(mirror, manifest_of(bucket, "a"))
     reading, writing = os.pipe()
@@ -244,7 +226,7 @@ def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket: LocalBu
     open_cache(mirror, manifest_of(bucket, "b"))
 
 
-def bring_again_and_again(mirror: Mirror, manifests: list[Manifest], rounds: int) -> int:
+def bring_again_and_again(mirror, manifests, rounds):
     """Bring one of several caches, each time another, and check it; return how often it fitted."""
     brought = 0
     for number in range(rounds):
@@ -261,7 +243,7 @@ def bring_again_and_again(mirror: Mirror, manifests: list[Manifest], rounds: int
     return brought
 
 
-def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_path: Path) -> None:
+def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_path):
     bucket = bucket_with(tmp_path / "bucket", "a", "b", "c")
     manifests = [manifest_of(bucket, name) for name in "abc"]
     limit = int(2.2 * manifests[0].size_bytes)
@@ -274,13 +256,11 @@ def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_
     assert litter_in(mirror) == []
 
 
-def test_a_download_that_ends_while_files_are_counted_is_counted(
-    bucket: LocalBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_ends_while_files_are_counted_is_counted(bucket, tmp_path, monkeypatch):
     a, b = manifest_of(bucket, "a"), manifest_of(bucket, "b")
     arrived, listed = threading.Event(), threading.Event()
 
-    def on_get(name: str) -> None:
+    def on_get(name):
         if name.endswith(".mdb"):
             arrived.set()
             assert listed.wait(60)
@@ -290,7 +270,7 @@ def test_a_download_that_ends_while_files_are_counted_is_counted(
     download = threading.Thread(target=lambda: open_cache(first, a).close())
     files = eviction._files
 
-    def slowly(folder: Path) -> Iterator[tuple[str, Path]]:
+    def slowly(folder):
         yield from list(files(folder))
         listed.set()
         download.join()
@@ -310,9 +290,7 @@ def test_a_download_that_ends_while_files_are_counted_is_counted(
     assert parts_in(second, "a") < parts_in(second, "b")
 
 
-def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(
-    bucket: LocalBucket, tmp_path: Path
-) -> None:
+def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(bucket, tmp_path):
     manifest, random = manifest_of(bucket, "a"), np.random.default_rng(1)
     mirror = Mirror(bucket, tmp_path / "mirror")
     for _ in range(6):
@@ -331,12 +309,10 @@ def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(
 # Folders.
 
 
-def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(
-    bucket: LocalBucket, tmp_path: Path
-) -> None:
+def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(bucket, tmp_path):
     manifest, removed = manifest_of(bucket, "a"), []
 
-    def on_get(name: str) -> None:
+    def on_get(name):
         if name.endswith(".mdb") and not removed:
             removed.append(name)
             shutil.rmtree(tmp_path / "mirror", ignore_errors=True)
@@ -350,7 +326,7 @@ def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(
     assert is_whole(again, bucket, manifest)
 
 
-def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket: LocalBucket, tmp_path: Path) -> None:
+def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket, tmp_path):
     storage = yogadl.open_storage(bucket.url, mirror=tmp_path / "mirror")
     ref = storage.fetch("a", "1")
     found = []
@@ -366,35 +342,25 @@ def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket: LocalBucke
 # Disks.
 
 
-MOUNTING = mounting()
-needs_mount = pytest.mark.skipif(MOUNTING is None, reason="this user may not mount a small disk")
-
-
-def mount(folder: Path, options: str) -> None:
-    """Put a small file system over a folder, or change the one there; seen by this process alone."""
-    folder.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
-
-
-def fill_a_small_disk(bucket: LocalBucket, folder: Path, is_foreseen: bool) -> str:
+def fill_a_small_disk(bucket, folder, is_foreseen):
     """Bring a cache to a disk without room, then with; return what was said."""
-    mount(folder, "size=100k")
+    mount(folder, "100k")
     mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
         mirrored_cache.evict_for = lambda *_: None
     with pytest.raises(StorageError) as caught:
         open_cache(mirror, manifest)
     assert litter_in(mirror) == []
-    mount(folder, "remount,size=64m")
+    mount(folder, "64m")
     open_cache(mirror, manifest)
     assert is_whole(mirror, bucket, manifest)
     return str(caught.value)
 
 
-def bring_three_where_two_fit(bucket: LocalBucket, folder: Path) -> tuple[int, int, int]:
+def bring_three_where_two_fit(bucket, folder):
     """Bring caches one after the other; return how many parts of each are there in the end."""
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
-    mount(folder, f"size={int(2.6 * manifests['a'].size_bytes)}")
+    mount(folder, int(2.6 * manifests["a"].size_bytes))
     mirror = Mirror(bucket, folder / "mirror")
     for number, manifest in enumerate(manifests.values()):
         open_cache(mirror, manifest).close()
@@ -403,23 +369,14 @@ def bring_three_where_two_fit(bucket: LocalBucket, folder: Path) -> tuple[int, i
     return parts_in(mirror, "a"), parts_in(mirror, "b"), parts_in(mirror, "c")
 
 
-def on_a_small_disk(function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function of this module returns in a process that may mount."""
-    assert MOUNTING is not None
-    with Process(function, *args, prefix=MOUNTING) as child:
-        return child.result()
-
-
 @needs_mount
 @pytest.mark.parametrize(("is_foreseen", "message"), [(True, "the disk has"), (False, "the disk is full")])
-def test_a_full_disk_is_one_error_and_with_room_all_is_well(
-    bucket: LocalBucket, tmp_path: Path, is_foreseen: bool, message: str
-) -> None:
+def test_a_full_disk_is_one_error_and_with_room_all_is_well(bucket, tmp_path, is_foreseen, message):
     assert message in on_a_small_disk(fill_a_small_disk, bucket, tmp_path / "disk", is_foreseen)
 
 
 @needs_mount
-def test_without_a_limit_the_disk_is_the_limit_and_the_oldest_cache_goes(tmp_path: Path) -> None:
+def test_without_a_limit_the_disk_is_the_limit_and_the_oldest_cache_goes(tmp_path):
     bucket = bucket_with(tmp_path / "bucket", "a", "b", "c")
     a, b, c = on_a_small_disk(bring_three_where_two_fit, bucket, tmp_path / "disk")
     assert a < b == c

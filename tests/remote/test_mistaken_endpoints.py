@@ -4,9 +4,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,22 +21,22 @@ AWAY_S = 2.0
 SCHEMES = ("s3", "gs")
 
 
-def place_at(scheme: str, endpoint_url: str) -> Place:
+def place_at(scheme, endpoint_url):
     keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
     options = {"client_options": keys} if scheme == "s3" else {"anonymous": True}
     return Place(f"{scheme}://bucket/root", {"endpoint_url": endpoint_url, **options})
 
 
 @contextmanager
-def refusing_port() -> Iterator[int]:
+def refusing_port():
     """A port that nobody listens at, and nobody else takes."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
 
 
-def assert_said_soon(place: Place, folder: Path) -> None:
-    storage = yogadl.open_storage(place.url, **place.options, mirror=folder / "mirror", patience_s=100_000)
+def assert_said_soon(place, folder):
+    storage = place.storage(mirror=folder / "mirror", patience_s=100_000)
     for use in (lambda: storage.fetch("data", "1"), lambda: storage.submit([1], "data", "1")):
         begun = time.monotonic()
         with pytest.raises(StorageError, match=r"this endpoint has never answered: check its host"):
@@ -47,9 +45,7 @@ def assert_said_soon(place: Place, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_port_that_refuses_is_said_within_seconds(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_refuses_is_said_within_seconds(scheme, tmp_path, monkeypatch):
     if scheme == "s3":  # the other waits as long as users do
         set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     with refusing_port() as port:
@@ -57,16 +53,12 @@ def test_a_port_that_refuses_is_said_within_seconds(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_host_that_nobody_knows_is_said_within_seconds(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_nobody_knows_is_said_within_seconds(scheme, tmp_path, monkeypatch):
     set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     assert_said_soon(place_at(scheme, "http://no-such-host.invalid:9000"), tmp_path)
 
 
-def test_https_where_there_is_no_tls_is_said_within_seconds(
-    any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_https_where_there_is_no_tls_is_said_within_seconds(any_place, tmp_path, monkeypatch):
     set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=0.5)
     endpoint = any_place.options["endpoint_url"]
     assert_said_soon(any_place.through(endpoint.replace("http://", "https://")), tmp_path)
@@ -76,15 +68,13 @@ def test_https_where_there_is_no_tls_is_said_within_seconds(
 @pytest.mark.parametrize(
     "endpoint", ["minio:9000", "127.0.0.1:9000", "", "ftp://minio", "http://", "http://a b"]
 )
-def test_an_endpoint_without_its_scheme_is_refused_at_once(scheme: str, endpoint: str) -> None:
+def test_an_endpoint_without_its_scheme_is_refused_at_once(scheme, endpoint):
     place = place_at(scheme, endpoint)
     with pytest.raises(ConfigurationError, match=r"endpoint_url is not .* such as http://"):
         yogadl.open_storage(place.url, **place.options)
 
 
-def test_an_emulator_without_its_scheme_is_said_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_emulator_without_its_scheme_is_said_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9000")
     storage = yogadl.open_storage("gs://bucket/root", anonymous=True, mirror=tmp_path)
     with pytest.raises(StorageError, match="the endpoint is no URL"):
@@ -97,9 +87,7 @@ def test_an_emulator_without_its_scheme_is_said_at_once(
     indirect=["any_place"],
     ids=["s3-same", "s3-unpickled", "gcs-same", "gcs-unpickled"],
 )
-def test_a_store_that_restarts_is_waited_for(
-    any_place: Place, is_pickled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_restarts_is_waited_for(any_place, is_pickled, monkeypatch):
     # Shorter than the store is away.
     set_constants(monkeypatch, NEVER_ANSWERED_LIMIT_S=AWAY_S / 10)
     endpoint = any_place.options["endpoint_url"]
@@ -111,7 +99,7 @@ def test_a_store_that_restarts_is_waited_for(
     assert port is not None
     over = threading.Event()
 
-    def come_back() -> None:
+    def come_back():
         time.sleep(AWAY_S)
         with proxy_before(endpoint, port):
             over.wait(BOUND_S)
@@ -128,11 +116,11 @@ def test_a_store_that_restarts_is_waited_for(
 
 
 @pytest.mark.parametrize("patience_s", [0, -1, "long"])
-def test_a_patience_that_is_no_time_is_refused(patience_s: object) -> None:
+def test_a_patience_that_is_no_time_is_refused(patience_s):
     with pytest.raises(ConfigurationError, match="patience_s"):
-        yogadl.open_storage("s3://bucket", patience_s=patience_s)  # type: ignore[arg-type]
+        yogadl.open_storage("s3://bucket", patience_s=patience_s)
 
 
-def test_a_folder_takes_no_patience(tmp_path: Path) -> None:
+def test_a_folder_takes_no_patience(tmp_path):
     with pytest.raises(ConfigurationError, match="patience_s: no option of the folder"):
         yogadl.open_storage(tmp_path, patience_s=5)

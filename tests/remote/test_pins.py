@@ -1,79 +1,61 @@
 """Parts are the objects that were published: one that was swapped before its first range is an error."""
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from inside import (
-    Bucket,
-    NotCarriedOverError,
-    Object,
-    ReplacedError,
-    RetryPolicy,
-    copy,
-    obstore_ranges,
-    read,
-    set_constants,
-)
+from inside import NotCarriedOverError, ReplacedError, RetryPolicy, copy, obstore_ranges, read, set_constants
 from places import Place
 from processes import in_fork
-from store_proxy import StoreProxy, refuses
+from store_proxy import refuses
 from warm import warm
 
 import yogadl
-from yogadl import RecordsRef
 from yogadl.errors import CacheFormatError, SpendingError, StorageError
-from yogadl.storage import CacheStorage
 
 COUNT = 61
 MORE = 17
 PART_BYTES = 60_000
 
 
-def columns(first: int = 0, count: int = COUNT) -> dict[str, Any]:
+def columns(first=0, count=COUNT):
     ids = np.arange(first, first + count)
     return {"id": ids, "x": (ids[:, None] * 31 + np.arange(2000)).astype(np.uint16)}
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_small(monkeypatch):
     """Bring no cache to the mirror at once."""
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
 
 
 @pytest.fixture
-def folder_place(tmp_path: Path) -> Place:
+def folder_place(tmp_path):
     """A bucket in a folder, for what does not depend on the store."""
     return Place(f"file://{tmp_path}/bucket")
 
 
 @pytest.fixture(params=["obstore", "sdk"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request, monkeypatch):
     """What ranges are read by."""
     if request.param == "sdk":
 
-        def refuse(*arguments: Any) -> None:
+        def refuse(*arguments):
             raise NotCarriedOverError("this test")
 
         monkeypatch.setattr(obstore_ranges, "_connected", refuse)
-    name: str = request.param
+    name = request.param
     return name
 
 
-def storage_at(place: Place, **options: Any) -> CacheStorage:
-    return yogadl.open_storage(place.url, **place.options, **{"mirror": None, **options})
-
-
-def built(place: Place, **options: Any) -> CacheStorage:
-    storage = storage_at(place, **options)
+def built(place, **options):
+    storage = place.storage(**options)
     storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
     assert storage.info("set", "1").parts > 3
     return storage
 
 
-def drained(ref: RecordsRef, shuffle: Any = True, **ahead: Any) -> None:
+def drained(ref, shuffle=True, **ahead):
     """Read an epoch, and compare all of it."""
     seen = []
     for batch in ref.stream(shuffle=shuffle).batch(16).prefetch(2, **ahead):
@@ -82,24 +64,30 @@ def drained(ref: RecordsRef, shuffle: Any = True, **ahead: Any) -> None:
     assert sorted(seen) == list(range(len(ref)))
 
 
-def parts_of(place: Place) -> list[Object]:
+def assert_swapped(read, *arguments, **more):
+    """Check that something that reads says that a part is another object."""
+    with pytest.raises(ReplacedError, match="is not the object that was published"):
+        read(*arguments, **more)
+
+
+def parts_of(place):
     return [found for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
 
 
-def swap(place: Place) -> None:
+def swap(place):
     """Put other bytes of the same size in the place of each part."""
     bucket = place.open()
     for found in parts_of(place):
         bucket.put(found.name, bytes(found.size_bytes))
 
 
-def tag_of(bucket: Bucket, name: str) -> str:
+def tag_of(bucket, name):
     found = bucket.head(name)
     assert found is not None
     return found.tag
 
 
-def put_again(place: Place) -> None:
+def put_again(place):
     """Put the same bytes in the place of each part, so that it has another tag."""
     bucket = place.open()
     for found in parts_of(place):
@@ -112,7 +100,7 @@ def put_again(place: Place) -> None:
         assert tag_of(bucket, found.name) != found.tag
 
 
-def put_in_pieces(place: Place, name: str, content: bytes) -> None:
+def put_in_pieces(place, name, content):
     """Put an object into S3 by an upload in pieces, though it is small."""
     import boto3
 
@@ -126,7 +114,7 @@ def put_in_pieces(place: Place, name: str, content: bytes) -> None:
     client.close()
 
 
-def pins_of(place: Place) -> list[str]:
+def pins_of(place):
     return [found.name for found in place.open().list("set/tables/") if found.name.endswith(".pins")]
 
 
@@ -136,11 +124,11 @@ def pins_of(place: Place) -> list[str]:
     indirect=["any_place"],
     ids=str,
 )
-def test_a_part_swapped_after_the_publication_is_one_error(any_place: Place, ahead: dict[str, int]) -> None:
+def test_a_part_swapped_after_the_publication_is_one_error(any_place, ahead):
     built(any_place)
     swap(any_place)
     with pytest.raises(ReplacedError, match="is not the object that was published, and has other bytes"):
-        drained(storage_at(any_place).fetch("set", "1"), **ahead)
+        drained(any_place.storage().fetch("set", "1"), **ahead)
 
 
 # Either store by either way.
@@ -152,23 +140,22 @@ BY_EITHER_WAY = pytest.mark.parametrize(
 
 
 @BY_EITHER_WAY
-def test_a_part_swapped_after_the_fetch_is_one_error(any_place: Place, way: str) -> None:
+def test_a_part_swapped_after_the_fetch_is_one_error(any_place, way):
     built(any_place)
-    ref = storage_at(any_place).fetch("set", "1")
+    ref = any_place.storage().fetch("set", "1")
     swap(any_place)
-    with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(ref)
+    assert_swapped(drained, ref)
     with pytest.raises(ReplacedError, match="is not the object that was published"):
         ref[0]  # of a swapped part nothing is ever read
 
 
-def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place: Place) -> None:
+def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place):
     built(either_place)
-    ref = storage_at(either_place).fetch("set", "1")
+    ref = either_place.storage().fetch("set", "1")
     ref[0]
     swap(either_place)
 
-    def forked() -> bool:
+    def forked():
         with pytest.raises(ReplacedError, match="is not the object that was published"):
             ref[1]
         return True
@@ -182,40 +169,36 @@ def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place: Pla
     indirect=["any_place"],
     ids=["moto-records", "gcs-blocks"],
 )
-def test_a_part_swapped_before_a_mirror_has_it_is_one_error(
-    any_place: Place, tmp_path: Path, shuffle: Any
-) -> None:
+def test_a_part_swapped_before_a_mirror_has_it_is_one_error(any_place, tmp_path, shuffle):
     built(any_place)
-    ref = storage_at(any_place, mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
+    ref = any_place.storage(mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
     swap(any_place)
     with pytest.raises((ReplacedError, CacheFormatError), match=r"was published|name says"):
         drained(ref, shuffle)
 
 
-@BY_EITHER_WAY
-def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place: Place, way: str) -> None:
+@pytest.mark.parametrize(
+    ("any_place", "way", "ahead"),
+    [("moto", "obstore", {"threads": 2}), ("ministack", "sdk", {"threads": 2}),
+     ("gcs", "obstore", {"threads": 2}), ("gcs", "sdk", {"threads": 2}), ("gcs", "obstore", {"workers": 2})],
+    indirect=["any_place", "way"],
+    ids=str,
+)  # fmt: skip
+def test_parts_that_were_put_again_with_the_same_bytes_are_read(any_place, way, ahead):
     built(any_place)
     put_again(any_place)
-    drained(storage_at(any_place).fetch("set", "1"), threads=2)
+    drained(any_place.storage().fetch("set", "1"), **ahead)
 
 
-def test_so_they_are_by_workers(gcs_place: Place) -> None:
-    built(gcs_place)
-    put_again(gcs_place)
-    drained(storage_at(gcs_place).fetch("set", "1"), workers=2)
-
-
-def test_parts_that_were_put_again_are_read_once_as_a_whole(
-    either_place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_that_were_put_again_are_read_once_as_a_whole(either_place, caplog):
     built(either_place)
-    ref = storage_at(either_place).fetch("set", "1")
+    ref = either_place.storage().fetch("set", "1")
     drained(ref, False)
     few = ref.locality().ranges
     drained(ref, False)
     more = ref.locality().ranges
     put_again(either_place)
-    again = storage_at(either_place).fetch("set", "1")
+    again = either_place.storage().fetch("set", "1")
     with caplog.at_level("WARNING", "yogadl"):
         drained(again, False)
     assert caplog.text.count("put there again") == 1
@@ -224,37 +207,37 @@ def test_parts_that_were_put_again_are_read_once_as_a_whole(
     drained(again, False)
     assert again.locality().ranges == more + parts
     with pytest.raises(SpendingError):
-        drained(storage_at(either_place, max_requests=few).fetch("set", "1"), False)
+        drained(either_place.storage(max_requests=few).fetch("set", "1"), False)
 
 
-def test_where_blocks_are_compared_no_pin_is_looked_at(either_place: Place) -> None:
+def test_where_blocks_are_compared_no_pin_is_looked_at(either_place):
     built(either_place)
-    ref = storage_at(either_place, verify="block").fetch("set", "1")
+    ref = either_place.storage(verify="block").fetch("set", "1")
     put_again(either_place)
     drained(ref)
     assert ref.locality().range_bytes < 2 * ref.locality().bytes
 
 
-def test_a_cache_without_pins_is_read(either_place: Place) -> None:
+def test_a_cache_without_pins_is_read(either_place):
     built(either_place)
     [name] = pins_of(either_place)
     either_place.open().delete(name)
     put_again(either_place)
-    drained(storage_at(either_place).fetch("set", "1"))
+    drained(either_place.storage().fetch("set", "1"))
 
 
-def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken: tuple[Place, StoreProxy]) -> None:
+def test_a_reader_that_may_not_list_reads_a_cache_without_pins(broken):
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(403, "AccessDenied"))
-    drained(storage_at(place).fetch("set", "1"))
+    drained(place.storage().fetch("set", "1"))
 
 
-def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Place, StoreProxy]) -> None:
+def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken):
     place, proxy = broken
     built(place)
     proxy.breaks(lambda request: ".pins" in request.name, refuses(503, "SlowDown"))
-    ref = storage_at(place, patience=RetryPolicy(4.0, 3.0)).fetch("set", "1")
+    ref = place.storage(patience=RetryPolicy(4.0, 3.0)).fetch("set", "1")
     with pytest.raises(StorageError, match=r"can't read .*\.pins"):
         drained(ref)
     proxy.rules.clear()
@@ -262,94 +245,86 @@ def test_pins_that_do_not_come_are_an_error_and_asked_for_again(broken: tuple[Pl
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4000, b"\xff" * 100_000], ids=["empty", "other", "large"])
-def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place: Place, content: bytes) -> None:
+def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place, content):
     built(folder_place)
     [name] = pins_of(folder_place)
     folder_place.open().put(name, content)
-    ref = storage_at(folder_place).fetch("set", "1")
+    ref = folder_place.storage().fetch("set", "1")
     with pytest.raises(CacheFormatError, match=r"\.pins in .*, which may be removed,"):
         drained(ref)
     folder_place.open().delete(name)
     drained(ref)
 
 
-def test_pins_of_another_part_table_are_refused(folder_place: Place) -> None:
+def test_pins_of_another_part_table_are_refused(folder_place):
     built(folder_place)
-    storage_at(folder_place).submit(columns(), "set", "2", part_bytes=10**8)
+    folder_place.storage().submit(columns(), "set", "2", part_bytes=10**8)
     one, other = pins_of(folder_place)
     bucket = folder_place.open()
     contents = [read(bucket, name) or b"" for name in (other, one)]
     for name, content in zip((one, other), contents, strict=True):
         bucket.put(name, content)
     with pytest.raises(CacheFormatError, match=r"\.pins in .* does not have a pin for each of the \d+ parts"):
-        drained(storage_at(folder_place).fetch("set", "1"))
+        drained(folder_place.storage().fetch("set", "1"))
 
 
-def test_objects_copied_one_by_one_to_another_place_are_read(
-    either_place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_objects_copied_one_by_one_to_another_place_are_read(either_place, caplog):
     built(either_place)
     other = Place(f"{either_place.url}/other", either_place.options)
     bucket, target = either_place.open(), other.open()
     for found in list(bucket.list("set/")):
         target.put(found.name, read(bucket, found.name) or b"")
     put_again(other)
-    drained(storage_at(other).fetch("set", "1"))
+    drained(other.storage().fetch("set", "1"))
     assert "put there again" not in caplog.text
 
 
 @pytest.mark.parametrize(("any_place", "way"), [("moto", "obstore"), ("gcs", "sdk")], indirect=True)
-def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place: Place, way: str) -> None:
+def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place, way):
     source = built(any_place)
     other = Place(f"{any_place.url}/other", any_place.options)
-    assert copy(source, storage_at(other), "set", "1")
+    assert copy(source, other.storage(), "set", "1")
     assert len(pins_of(other)) == 1
-    ref = storage_at(other).fetch("set", "1")
+    ref = other.storage().fetch("set", "1")
     drained(ref, False)
-    first = storage_at(any_place).fetch("set", "1")
+    first = any_place.storage().fetch("set", "1")
     drained(first, False)
     assert ref.locality().ranges == first.locality().ranges
     swap(other)
-    with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(other).fetch("set", "1"))
-    drained(storage_at(any_place).fetch("set", "1"))
+    assert_swapped(drained, other.storage().fetch("set", "1"))
+    drained(any_place.storage().fetch("set", "1"))
 
 
-def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place: Place, tmp_path: Path) -> None:
+def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place, tmp_path):
     local = yogadl.open_storage(tmp_path / "caches")
     local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
-    copy(local, storage_at(either_place), "set", "1")
-    ref = storage_at(either_place).fetch("set", "1")
+    copy(local, either_place.storage(), "set", "1")
+    ref = either_place.storage().fetch("set", "1")
     swap_one = parts_of(either_place)[0]
     drained(ref)
-    copy(storage_at(either_place), yogadl.open_storage(tmp_path / "pulled"), "set", "1")
+    copy(either_place.storage(), yogadl.open_storage(tmp_path / "pulled"), "set", "1")
     drained(yogadl.open_storage(tmp_path / "pulled").fetch("set", "1"))
     assert not list((tmp_path / "pulled").rglob("*.pins"))
     either_place.open().put(swap_one.name, bytes(swap_one.size_bytes))
-    with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(either_place).fetch("set", "1"))
+    assert_swapped(drained, either_place.storage().fetch("set", "1"))
 
 
-def test_parts_that_were_there_already_are_pinned(
-    either_place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parts_that_were_there_already_are_pinned(either_place, tmp_path, caplog):
     """A copy leaves them as they are."""
     local = yogadl.open_storage(tmp_path / "caches")
     local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
-    target = storage_at(either_place)
+    target = either_place.storage()
     copy(local, target, "set", "1")
     put_again(either_place)
     for name in pins_of(either_place):
         either_place.open().delete(name)
     either_place.open().delete("set/versions/1.json")
     copy(local, target, "set", "1")
-    drained(storage_at(either_place).fetch("set", "1"))
+    drained(either_place.storage().fetch("set", "1"))
     assert "put there again" not in caplog.text
 
 
-def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(
-    either_place: Place, tmp_path: Path
-) -> None:
+def test_a_build_that_is_gone_on_with_pins_what_an_earlier_process_put(either_place, tmp_path):
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -377,43 +352,38 @@ storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
     for found in list(either_place.open().list("set/leases/")):
         either_place.open().delete(found.name)  # as if that were long ago
     assert builder.run(script, 0).returncode == 0
-    ref = storage_at(either_place).fetch("set", "1")
+    ref = either_place.storage().fetch("set", "1")
     drained(ref)
     swap(either_place)
-    with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(either_place).fetch("set", "1"))
+    assert_swapped(drained, either_place.storage().fetch("set", "1"))
 
 
-def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_place: Place) -> None:
+def test_appended_versions_carry_the_pins_of_the_parts_that_they_share(either_place):
     storage = built(either_place)
     shared = parts_of(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
-    drained(storage_at(either_place).fetch("set", "2"))
+    drained(either_place.storage().fetch("set", "2"))
     either_place.open().put(shared[0].name, bytes(shared[0].size_bytes))
-    with pytest.raises(ReplacedError, match="is not the object that was published"):
-        drained(storage_at(either_place).fetch("set", "2"))
+    assert_swapped(drained, either_place.storage().fetch("set", "2"))
     with pytest.raises(CacheFormatError, match="has other bytes than its name says"):
         storage.append(columns(COUNT, MORE), "set", "3", base_version="1")
 
 
-def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(
-    either_place: Place,
-) -> None:
+def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_now(either_place):
     storage = built(either_place)
     put_again(either_place)
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
-    ref = storage_at(either_place).fetch("set", "2")
+    ref = either_place.storage().fetch("set", "2")
     drained(ref, False)
     storage.compact("set", "3", base_version="2")
-    compacted = storage_at(either_place).fetch("set", "3")
+    compacted = either_place.storage().fetch("set", "3")
     drained(compacted, False)
     swap(either_place)
     for version in ("1", "2", "3"):
-        with pytest.raises(ReplacedError, match="is not the object that was published"):
-            drained(storage_at(either_place).fetch("set", version))
+        assert_swapped(drained, either_place.storage().fetch("set", version))
 
 
-def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Place) -> None:
+def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place):
     storage = built(folder_place)
     storage.submit(columns(COUNT, MORE), "set", "2")
     assert len(pins_of(folder_place)) == 2
@@ -425,7 +395,7 @@ def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place: Plac
     assert len(storage.fetch("set", "2")) == MORE
 
 
-def test_a_shared_folder_and_a_local_one_have_none(tmp_path: Path) -> None:
+def test_a_shared_folder_and_a_local_one_have_none(tmp_path):
     for shared in (False, True):
         root = tmp_path / str(shared)
         yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=PART_BYTES)

@@ -1,36 +1,23 @@
 """What builds a version in a bucket returns the reference to it without a request; cached builds once."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from inside import Catalogue
-from places import Place
 from processes import processes
-from store_proxy import StoreProxy
-
-import yogadl
-from yogadl.storage import CacheStorage
 
 ROWS = 1_009
 
 
-def opened(place: Place, mirror: Path | None) -> CacheStorage:
-    return yogadl.open_storage(place.url, **place.options, mirror=mirror)
-
-
-def facts(ref: yogadl.RecordsRef) -> tuple[Any, ...]:
+def facts(ref):
     return type(ref), ref.fingerprint, len(ref), ref.spec, ref.metadata, ref.lineage, repr(ref)
 
 
-def counted_builds(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def counted_builds(proxy, monkeypatch):
     """Return a list, to which each build adds the number of requests before its reference is made."""
-    counts: list[int] = []
+    counts = []
     make = Catalogue.built
 
-    def made(*arguments: Any, **options: Any) -> Any:
+    def made(*arguments, **options):
         counts.append(len(proxy.requests))
         return make(*arguments, **options)
 
@@ -39,13 +26,11 @@ def counted_builds(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> list[i
 
 
 @pytest.mark.parametrize("has_mirror", [True, False])
-def test_a_reference_costs_no_request(
-    broken: tuple[Place, StoreProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_mirror: bool
-) -> None:
+def test_a_reference_costs_no_request(broken, tmp_path, monkeypatch, has_mirror):
     place, proxy = broken
-    storage = opened(place, tmp_path / "mirror" if has_mirror else None)
+    storage = place.storage(mirror=tmp_path / "mirror" if has_mirror else None)
     requests_of_build = counted_builds(proxy, monkeypatch)
-    builds: list[Callable[[], yogadl.RecordsRef]] = [
+    builds = [
         lambda: storage.submit({"x": np.arange(ROWS)}, "d", "1", metadata={"by": "me"}),
         lambda: storage.append({"x": np.arange(7)}, "d", "2", base_version="1"),
         lambda: storage.compact("d", "3", base_version="2"),
@@ -61,11 +46,9 @@ def test_a_reference_costs_no_request(
     assert len(requests_of_build) == len(builds)
 
 
-def test_adopt_and_refresh_return_references_without_a_request(
-    broken: tuple[Place, StoreProxy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adopt_and_refresh_return_references_without_a_request(broken, monkeypatch):
     place, proxy = broken
-    storage = opened(place, None)
+    storage = place.storage()
     bucket = place.open()
     requests_of_build = counted_builds(proxy, monkeypatch)
     bucket.put("raw/a.jsonl", b"0\n1\n")
@@ -86,26 +69,26 @@ class Noted:
 
     __yogadl_version__ = "of 2026"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5
 
-    def __getitem__(self, number: int) -> int:
+    def __getitem__(self, number):
         with self.path.open("a") as file:
             file.write(f"{number}\n")
         return number
 
 
-def ask(place: Place, folder: Path, machine: str) -> tuple[str, list[int]]:
-    ref = opened(place, folder / machine).cached(Noted(folder / "reads"), "d")
+def ask(place, folder, machine):
+    ref = place.storage(mirror=folder / machine).cached(Noted(folder / "reads"), "d")
     assert ref.lineage is not None
     return ref.lineage.version, ref.gather(range(5)).tolist()
 
 
-def test_two_machines_that_ask_at_once_build_once(either_place: Place, tmp_path: Path) -> None:
-    once = opened(either_place, tmp_path / "alone")
+def test_two_machines_that_ask_at_once_build_once(either_place, tmp_path):
+    once = either_place.storage(mirror=tmp_path / "alone")
     once.cached(Noted(tmp_path / "once"), "other")
     with processes(ask, [(either_place, tmp_path, machine) for machine in "ab"]) as crowd:
         answers = [process.result() for process in crowd]

@@ -1,28 +1,21 @@
 """The command on a storage in a bucket: what it does on a folder."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from places import Place
 
 import yogadl
 from yogadl.cli import main
 
-Run = Callable[..., str]
-
 
 @pytest.fixture
-def run(
-    gcs_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def run(gcs_place, tmp_path, capsys, monkeypatch):
     """Run a command on a bucket, and return what it printed."""
     monkeypatch.chdir(tmp_path)
     where = ["-s", gcs_place.url, "--endpoint-url", gcs_place.options["endpoint_url"], "--anonymous"]
 
-    def command(name: str, *words: str) -> str:
+    def command(name, *words):
         capsys.readouterr()
         code = main([name, *words, *where, "--mirror", str(tmp_path / "mirror")])
         printed = capsys.readouterr()
@@ -32,7 +25,7 @@ def run(
     return command
 
 
-def test_a_version_is_built_looked_at_and_kept_in_order(run: Run, gcs_place: Place, tmp_path: Path) -> None:
+def test_a_version_is_built_looked_at_and_kept_in_order(run, gcs_place, tmp_path):
     (tmp_path / "source.py").write_text("def squares(count):\n    return [n * n for n in range(count)]\n")
     built = json.loads(run("build", "source.py:squares", "some/data", "1", "--arg", "count=101", "--json"))
     assert built["was_built"]
@@ -49,6 +42,6 @@ def test_a_version_is_built_looked_at_and_kept_in_order(run: Run, gcs_place: Pla
     run("undelete", "some/data", "1")
     run("rm", "some/data", "1")
     assert json.loads(run("prune", "--grace", "0", "--json"))["files"]
-    storage = yogadl.open_storage(gcs_place.url, **gcs_place.options, mirror=tmp_path / "another")
+    storage = gcs_place.storage(mirror=tmp_path / "another")
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
         storage.undelete("some/data", "1")

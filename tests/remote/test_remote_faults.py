@@ -7,27 +7,14 @@ import pickle
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import stores
-from inside import Bucket, RetryPolicy, read
-from places import Place, gcs_place_at, s3_place_at
+from inside import RetryPolicy, read
 from processes import Process, wait_until
-from store_proxy import Request, StoreProxy, loses_the_answer, proxy_before, refuses, resets
+from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
-import yogadl
-from yogadl.errors import (
-    CacheFormatError,
-    ConfigurationError,
-    CredentialsError,
-    DatasetNotFoundError,
-    StorageError,
-)
-from yogadl.storage import CacheStorage
+from yogadl.errors import CacheFormatError, CredentialsError, DatasetNotFoundError, StorageError
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 IMPATIENT = RetryPolicy(1, 2)
@@ -35,62 +22,58 @@ IMPATIENT = RetryPolicy(1, 2)
 BOUND_S = 60
 RECORDS = np.arange(3_001) * 3
 
-Opened = Callable[..., CacheStorage]
-
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Opened:
+def opened(tmp_path):
     """Open storages, each as a machine of its own would."""
     numbers = itertools.count()
 
-    def open_as_a_machine(place: Place, **options: Any) -> CacheStorage:
+    def open_as_a_machine(place, **options):
         mirror = tmp_path / f"mirror-{next(numbers)}"
-        return yogadl.open_storage(place.url, **{**place.options, "mirror": mirror, **options})
+        return place.storage(**{"mirror": mirror, **options})
 
     return open_as_a_machine
 
 
 @pytest.fixture
-def proxied(s3_place: Place) -> Iterator[tuple[Place, StoreProxy]]:
+def proxied(s3_place):
     """A fresh bucket in S3, where a request tells the name of its object, and the proxy that leads to it."""
     with proxy_before(s3_place.options["endpoint_url"]) as proxy:
         yield s3_place.through(proxy.url), proxy
 
 
-def submit(storage: CacheStorage, version: str = "1", records: Any = RECORDS) -> None:
+def submit(storage, version="1", records=RECORDS):
     storage.submit(records, "some/data", version, part_bytes=4_096)
 
 
-def assert_served(storage: CacheStorage, version: str = "1") -> None:
+def assert_served(storage, version="1"):
     ref = storage.fetch("some/data", version)
     assert np.array_equal(ref.gather(range(len(RECORDS))), RECORDS)
 
 
-def of_manifests(request: Request) -> bool:
+def of_manifests(request):
     return request.is_write and "/versions/" in request.path
 
 
-def of_parts(request: Request) -> bool:
+def of_parts(request):
     return request.is_write and "/parts/" in request.path
 
 
-def names(bucket: Bucket, pattern: str) -> list[str]:
+def names(bucket, pattern):
     return [found.name for found in bucket.list() if re.search(pattern, found.name)]
 
 
 # The network.
 
 
-def test_a_publication_whose_answer_was_lost_is_one(
-    proxied: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_a_publication_whose_answer_was_lost_is_one(proxied, opened):
     place, proxy = proxied
     proxy.breaks(of_manifests, loses_the_answer, times=1)
     storage = opened(place)
     calls = []
 
     @storage.cacheable("some/data", "1")
-    def data() -> Any:
+    def data():
         calls.append(1)
         return RECORDS
 
@@ -99,9 +82,7 @@ def test_a_publication_whose_answer_was_lost_is_one(
     assert storage.versions("some/data") == ["1"]
 
 
-def test_every_second_answer_to_a_conditional_write_may_be_lost(
-    broken: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_every_second_answer_to_a_conditional_write_may_be_lost(broken, opened):
     place, proxy = broken
     count = itertools.count()
     proxy.breaks(lambda request: request.is_conditional_write and next(count) % 2 == 0, loses_the_answer)
@@ -113,9 +94,7 @@ def test_every_second_answer_to_a_conditional_write_may_be_lost(
     assert next(count) >= 4
 
 
-def test_parts_arrive_through_a_network_that_breaks_off(
-    broken: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_parts_arrive_through_a_network_that_breaks_off(broken, opened):
     place, proxy = broken
     count = itertools.count()
     proxy.breaks(lambda request: request.is_write and next(count) % 3 == 0, resets())
@@ -123,9 +102,7 @@ def test_parts_arrive_through_a_network_that_breaks_off(
     assert_served(opened(place))
 
 
-def test_a_manifest_that_can_not_be_put_ends_the_build_soon(
-    proxied: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_a_manifest_that_can_not_be_put_ends_the_build_soon(proxied, opened):
     place, proxy = proxied
     proxy.breaks(of_manifests, refuses(503, "SlowDown"))
     storage = opened(place, patience=IMPATIENT)
@@ -140,12 +117,10 @@ def test_a_manifest_that_can_not_be_put_ends_the_build_soon(
     assert storage.info("some/data", "1").builder["lease_epoch"] == 2
 
 
-def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it_is_back(
-    proxied: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it_is_back(proxied, opened):
     place, proxy = proxied
 
-    def numbers() -> Iterator[int]:
+    def numbers():
         yield 1
         proxy.breaks(lambda _: True, refuses(503, "SlowDown"))
         raise ConnectionResetError("gone")
@@ -159,9 +134,7 @@ def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it
     assert storage.info("some/data", "1").builder["lease_epoch"] == 2
 
 
-def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_build_goes_on(
-    proxied: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_build_goes_on(proxied, opened):
     place, proxy = proxied
     sent = []
     expired = refuses(403, "ExpiredToken")
@@ -183,7 +156,7 @@ def test_credentials_that_expire_in_the_middle_publish_nothing_and_the_next_buil
 # Permissions.
 
 
-def test_a_reader_needs_no_permission_to_write(broken: tuple[Place, StoreProxy], opened: Opened) -> None:
+def test_a_reader_needs_no_permission_to_write(broken, opened):
     place, proxy = broken
     builder = opened(place)
     builder.cacheable("some/data", "1")(lambda: RECORDS)()
@@ -203,9 +176,7 @@ def test_a_reader_needs_no_permission_to_write(broken: tuple[Place, StoreProxy],
     assert {"GET"} <= {request.method for request in proxy.requests} <= {"GET", "HEAD"}
 
 
-def test_wrong_credentials_are_one_error_and_no_warning(
-    broken: tuple[Place, StoreProxy], opened: Opened, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_credentials_are_one_error_and_no_warning(broken, opened, caplog):
     place, proxy = broken
     proxy.breaks(lambda request: True, refuses(401, "AuthFailure"))
     with pytest.raises(CredentialsError):
@@ -213,14 +184,12 @@ def test_wrong_credentials_are_one_error_and_no_warning(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_who_may_not_write_is_told_so_before_anything_is_built(
-    broken: tuple[Place, StoreProxy], opened: Opened
-) -> None:
+def test_who_may_not_write_is_told_so_before_anything_is_built(broken, opened):
     place, proxy = broken
     proxy.breaks(lambda request: request.is_write, refuses(403, "AccessDenied"))
     calls = []
 
-    def data() -> Any:
+    def data():
         calls.append(1)
         return RECORDS
 
@@ -233,32 +202,13 @@ def test_who_may_not_write_is_told_so_before_anything_is_built(
 # Stores that can't decide.
 
 
-@pytest.mark.parametrize(
-    ("store", "place_at"),
-    [(stores.rclone, s3_place_at), (stores.gcp_storage_emulator, gcs_place_at)],
-    ids=["rclone", "gcp-storage-emulator"],
-)
-def test_a_store_that_ignores_conditions_is_refused(store: Any, place_at: Any, opened: Opened) -> None:
-    with store() as endpoint, pytest.raises(ConfigurationError, match="exclusive=False"):
-        submit(opened(place_at(endpoint)))
-
-
-def test_a_store_that_ignores_conditions_is_used_if_the_caller_sees_to_it(opened: Opened) -> None:
-    with stores.rclone() as endpoint:
-        place = s3_place_at(endpoint)
-        submit(opened(place, exclusive=False))
-        assert_served(opened(place))
-
-
 # Damage.
 
 
 @pytest.mark.parametrize(
     ("either_place", "what"), [("s3", "part"), ("gcs", "index"), ("s3", "table")], indirect=["either_place"]
 )
-def test_what_is_missing_from_the_bucket_is_an_error_that_names_it(
-    what: str, either_place: Place, opened: Opened
-) -> None:
+def test_what_is_missing_from_the_bucket_is_an_error_that_names_it(what, either_place, opened):
     submit(opened(either_place))
     bucket = either_place.open()
     ending = {"part": r"\.mdb$", "index": r"\.idx$", "table": r"\.parts$"}[what]
@@ -273,7 +223,7 @@ def test_what_is_missing_from_the_bucket_is_an_error_that_names_it(
             storage.fetch("some/data", "1")
 
 
-def test_an_altered_part_is_never_read_and_verify_names_records(either_place: Place, opened: Opened) -> None:
+def test_an_altered_part_is_never_read_and_verify_names_records(either_place, opened):
     builder = opened(either_place)
     submit(builder)
     bucket = either_place.open()
@@ -290,14 +240,14 @@ def test_an_altered_part_is_never_read_and_verify_names_records(either_place: Pl
     assert_served(builder)  # from its own mirror, which is sound
 
 
-def altered(place: Place, change: Callable[[dict[str, Any]], None]) -> None:
+def altered(place, change):
     bucket, name = place.open(), "some/data/versions/1.json"
     document = json.loads(read(bucket, name) or b"")
     change(document)
     bucket.put(name, json.dumps(document).encode())
 
 
-def test_a_digest_tells_an_altered_manifest(either_place: Place, opened: Opened) -> None:
+def test_a_digest_tells_an_altered_manifest(either_place, opened):
     builder = opened(either_place)
     submit(builder)
     digest = builder.info("some/data", "1").digest
@@ -308,7 +258,7 @@ def test_a_digest_tells_an_altered_manifest(either_place: Place, opened: Opened)
         opened(either_place).fetch("some/data", "1")
 
 
-def test_a_manifest_leads_nowhere_else(s3_place: Place, opened: Opened) -> None:
+def test_a_manifest_leads_nowhere_else(s3_place, opened):
     submit(opened(s3_place))
     storage = opened(s3_place)
     for table in ("../../../secret", "/etc/passwd", "a" * 63 + "/", "", "A" * 64):
@@ -318,7 +268,7 @@ def test_a_manifest_leads_nowhere_else(s3_place: Place, opened: Opened) -> None:
                 do("some/data", "1")
 
 
-def test_a_manifest_that_names_a_table_of_any_size_fills_no_memory(s3_place: Place, opened: Opened) -> None:
+def test_a_manifest_that_names_a_table_of_any_size_fills_no_memory(s3_place, opened):
     submit(opened(s3_place))
     altered(s3_place, lambda document: document["table"].update(bytes=2**50))
     with pytest.raises((CacheFormatError, StorageError), match="table"):
@@ -330,9 +280,7 @@ def test_a_manifest_that_names_a_table_of_any_size_fills_no_memory(s3_place: Pla
     [("s3", b""), ("gcs", b"{"), ("s3", b"null"), ("gcs", b"\x00" * 100)],
     indirect=["either_place"],
 )
-def test_a_damaged_manifest_is_named_and_can_be_built_over(
-    content: bytes, either_place: Place, opened: Opened
-) -> None:
+def test_a_damaged_manifest_is_named_and_can_be_built_over(content, either_place, opened):
     storage = opened(either_place)
     submit(storage)
     either_place.open().put("some/data/versions/1.json", content)
@@ -342,10 +290,10 @@ def test_a_damaged_manifest_is_named_and_can_be_built_over(
     assert_served(storage)
 
 
-def test_a_part_that_vanishes_before_publication_is_noticed(s3_place: Place, opened: Opened) -> None:
+def test_a_part_that_vanishes_before_publication_is_noticed(s3_place, opened):
     bucket = s3_place.open()
 
-    def source() -> Iterator[int]:
+    def source():
         yield from RECORDS.tolist()
         # A part is put and looked at before the next one's receipt is written.
         wait_until(lambda: len(names(bucket, r"/0\d+\.json$")) > 1, "two receipts")
@@ -361,11 +309,11 @@ def test_a_part_that_vanishes_before_publication_is_noticed(s3_place: Place, ope
 # Clocks.
 
 
-def with_a_clock_that_is_off(skew_s: float, place: Place, mirror: Path, doing: str) -> Any:
+def with_a_clock_that_is_off(skew_s, place, mirror, doing):
     """Do something on a machine whose clock is wrong by so much."""
     right = time.time
     time.time = lambda: right() + skew_s
-    storage = yogadl.open_storage(place.url, **place.options, mirror=mirror)
+    storage = place.storage(mirror=mirror)
     if doing == "submit":
         return submit(storage)
     if doing == "delete":
@@ -378,13 +326,11 @@ def with_a_clock_that_is_off(skew_s: float, place: Place, mirror: Path, doing: s
 @pytest.mark.parametrize(
     ("skew_s", "store"), [(-40 * DAY_S, "s3_place"), (5 * HOUR_S, "s3_place"), (40 * DAY_S, "gcs_place")]
 )
-def test_what_machines_with_wrong_clocks_prune_is_old_all_the_same(
-    skew_s: float, store: str, request: pytest.FixtureRequest, opened: Opened, tmp_path: Path
-) -> None:
-    place: Place = request.getfixturevalue(store)
+def test_what_machines_with_wrong_clocks_prune_is_old_all_the_same(skew_s, store, request, opened, tmp_path):
+    place = request.getfixturevalue(store)
     storage = opened(place)
 
-    def elsewhere(doing: str) -> Any:
+    def elsewhere(doing):
         with Process(with_a_clock_that_is_off, skew_s, place, tmp_path / "mirror", doing) as process:
             return process.result()
 
@@ -403,9 +349,7 @@ def test_what_machines_with_wrong_clocks_prune_is_old_all_the_same(
 # A version that is replaced and pruned.
 
 
-def test_a_job_that_runs_survives_a_replacement_and_a_prune_within_the_grace(
-    either_place: Place, opened: Opened
-) -> None:
+def test_a_job_that_runs_survives_a_replacement_and_a_prune_within_the_grace(either_place, opened):
     builder, reader = opened(either_place), opened(either_place)
     submit(builder)
     running = reader.fetch("some/data", "1")
@@ -418,7 +362,7 @@ def test_a_job_that_runs_survives_a_replacement_and_a_prune_within_the_grace(
     assert len(builder.fetch("some/data", "1")) == 7
 
 
-def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(either_place: Place, opened: Opened) -> None:
+def test_after_a_prune_without_grace_a_job_reads_on_or_is_told(either_place, opened):
     builder, reader = opened(either_place), opened(either_place)
     submit(builder)
     running = reader.fetch("some/data", "1")

@@ -3,22 +3,20 @@
 import inspect
 import pickle
 import warnings
-from pathlib import Path
 
 import pytest
-from places import Place
 
 import yogadl
 from yogadl.errors import ConfigurationError
 from yogadl.storage import GCSConfigurations, GCSStorage, S3Configurations, S3Storage
 
 
-def bucket_and_prefix(place: Place) -> tuple[str, str]:
+def bucket_and_prefix(place):
     bucket, _, prefix = place.url.partition("://")[2].partition("/")
     return bucket, prefix
 
 
-def test_the_configurations_have_the_parameters_of_0_1_4() -> None:
+def test_the_configurations_have_the_parameters_of_0_1_4():
     lock_server = ["local_cache_dir", "skip_verify", "coordinator_cert_file", "coordinator_cert_name"]
     where = ["bucket", "bucket_directory_path", "url"]
     s3 = [*where, "access_key", "secret_key", "endpoint_url", *lock_server]
@@ -30,7 +28,7 @@ def test_the_configurations_have_the_parameters_of_0_1_4() -> None:
         assert (new.name, new.kind) == ("verify", inspect.Parameter.KEYWORD_ONLY)
 
 
-def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path: Path) -> None:
+def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path):
     s3 = S3Configurations("bucket", "root", local_cache_dir=tmp_path)
     gcs = GCSConfigurations("bucket", "root", local_cache_dir=tmp_path)
     for make in (lambda verify: S3Storage(s3, verify=verify), lambda verify: GCSStorage(gcs, verify=verify)):
@@ -40,7 +38,7 @@ def test_the_classes_of_0_1_4_compare_what_is_read_by_range_if_told(tmp_path: Pa
         assert storage._backend.catalogue.opener._verify == "block"
 
 
-def test_a_program_for_0_1_4_runs_on_s3(s3_place: Place, tmp_path: Path) -> None:
+def test_a_program_for_0_1_4_runs_on_s3(s3_place, tmp_path):
     bucket, prefix = bucket_and_prefix(s3_place)
     keys = s3_place.options["client_options"]
     with pytest.warns(DeprecationWarning, match="url: an option of the lock server"):
@@ -57,17 +55,17 @@ def test_a_program_for_0_1_4_runs_on_s3(s3_place: Place, tmp_path: Path) -> None
         storage = S3Storage(configurations, object())
 
     @storage.cacheable("data", "1")
-    def numbers() -> object:
+    def numbers():
         return range(7)
 
     assert list(numbers().stream()) == list(range(7))
     assert storage.location == s3_place.url
     assert (tmp_path / "yogadl").is_dir()
-    again = yogadl.open_storage(s3_place.url, **s3_place.options, mirror=tmp_path / "mirror")
+    again = s3_place.storage(mirror=tmp_path / "mirror")
     assert again.datasets() == ["data"]
 
 
-def test_without_a_lock_server_nothing_warns() -> None:
+def test_without_a_lock_server_nothing_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         S3Storage(S3Configurations("bucket", "some/folder"))
@@ -78,12 +76,12 @@ def test_without_a_lock_server_nothing_warns() -> None:
 @pytest.mark.parametrize(
     "options", [{"skip_verify": True}, {"coordinator_cert_file": "f"}, {"coordinator_cert_name": "n"}]
 )
-def test_what_is_of_the_lock_server_warns(options: dict[str, object]) -> None:
+def test_what_is_of_the_lock_server_warns(options):
     with pytest.warns(DeprecationWarning, match=next(iter(options))):
-        GCSConfigurations("bucket", "folder", **options)  # type: ignore[arg-type]
+        GCSConfigurations("bucket", "folder", **options)
 
 
-def test_opening_asks_nothing_of_the_bucket_and_makes_no_folder(tmp_path: Path) -> None:
+def test_opening_asks_nothing_of_the_bucket_and_makes_no_folder(tmp_path):
     storage = yogadl.open_storage(
         "s3://bucket/prefix", endpoint_url="http://127.0.0.1:9", mirror=tmp_path / "mirror"
     )
@@ -92,7 +90,7 @@ def test_opening_asks_nothing_of_the_bucket_and_makes_no_folder(tmp_path: Path) 
     assert not (tmp_path / "mirror").exists()
 
 
-def test_keys_that_are_given_are_in_no_repr_and_no_error(s3_place: Place, tmp_path: Path) -> None:
+def test_keys_that_are_given_are_in_no_repr_and_no_error(s3_place, tmp_path):
     keys = {
         "aws_access_key_id": "wrong-key",
         "aws_secret_access_key": "the-secret",
@@ -127,9 +125,7 @@ def test_keys_that_are_given_are_in_no_repr_and_no_error(s3_place: Place, tmp_pa
         ("caches", {"shared": True, "mirror_limit": 5}, "mirror_limit"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    location: str, options: dict[str, object], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_that_make_no_sense_are_refused(location, options, match, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=match):
         yogadl.open_storage(location, **options)

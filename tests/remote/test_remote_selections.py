@@ -1,18 +1,14 @@
 """What `ref.filter` keeps beside a cache in a bucket: there, in each machine's mirror, and in copies."""
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Ended
 from inside import LocalBucket
-from places import Place
 
 import yogadl
 from yogadl.errors import StorageError
-from yogadl.storage import CacheStorage, copy
+from yogadl.storage import copy
 
 RECORDS = 500
 
@@ -20,19 +16,19 @@ RECORDS = 500
 class Counted:
     """Select labels below a limit, and count the calls, which are no part of what it is."""
 
-    def __init__(self, limit: int = 4) -> None:
+    def __init__(self, limit=4):
         self.limit, self.calls = limit, 0
 
     @property
-    def __yogadl_version__(self) -> str:
+    def __yogadl_version__(self):
         return f"below {self.limit}"
 
-    def __call__(self, record: dict[str, int]) -> bool:
+    def __call__(self, record):
         self.calls += 1
         return bool(record["label"] < self.limit)
 
 
-def check(storage: CacheStorage, *, is_found: bool) -> None:
+def check(storage, *, is_found):
     """Check what is selected, and whether that was found or worked out."""
     choose = Counted()
     found = storage.fetch("d", "1").filter(choose)
@@ -40,30 +36,28 @@ def check(storage: CacheStorage, *, is_found: bool) -> None:
     assert choose.calls == (0 if is_found else RECORDS)
 
 
-def kept(folder: Path) -> list[Path]:
+def kept(folder):
     return sorted(folder.rglob("*.selection"))
 
 
-def machine(tmp_path: Path, name: str = "mirror", **options: bool) -> CacheStorage:
+def machine(tmp_path, name="mirror", **options):
     """Return the storage in the bucket as a machine of that mirror sees it."""
     return yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / name, **options)
 
 
-def submit(storage: CacheStorage) -> None:
+def submit(storage):
     storage.submit({"label": np.arange(RECORDS) % 10, "x": np.zeros((RECORDS, 40))}, "d", "1")
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> CacheStorage:
+def here(tmp_path):
     storage = machine(tmp_path)
     submit(storage)
     return storage
 
 
-def test_every_store_keeps_it(either_place: Place, tmp_path: Path) -> None:
-    first, second = (
-        yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / name) for name in "ab"
-    )
+def test_every_store_keeps_it(either_place, tmp_path):
+    first, second = (either_place.storage(mirror=tmp_path / name) for name in "ab")
     submit(first)
     check(first, is_found=False)
     check(second, is_found=True)
@@ -73,7 +67,7 @@ def test_every_store_keeps_it(either_place: Place, tmp_path: Path) -> None:
     assert first.prune(grace_s=0).files == ()
 
 
-def test_another_machine_finds_it_and_then_needs_no_bucket(here: CacheStorage, tmp_path: Path) -> None:
+def test_another_machine_finds_it_and_then_needs_no_bucket(here, tmp_path):
     check(here, is_found=False)
     check(here, is_found=True)
     assert len(kept(tmp_path / "bucket")) == len(kept(tmp_path / "mirror")) == 1
@@ -83,17 +77,15 @@ def test_another_machine_finds_it_and_then_needs_no_bucket(here: CacheStorage, t
     check(machine(tmp_path, "another", offline=True), is_found=True)
 
 
-def test_without_the_bucket_it_is_kept_in_the_mirror(here: CacheStorage, tmp_path: Path) -> None:
+def test_without_the_bucket_it_is_kept_in_the_mirror(here, tmp_path):
     here.fetch("d", "1")
     check(machine(tmp_path, offline=True), is_found=False)
     check(machine(tmp_path, offline=True), is_found=True)
     assert kept(tmp_path / "bucket") == []
 
 
-def test_a_bucket_that_may_only_be_read_is_no_hindrance(
-    here: CacheStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_a_bucket_that_may_only_be_read_is_no_hindrance(here, tmp_path, monkeypatch):
+    def refuse(*_):
         raise StorageError(errno.EACCES, "not yours to write")
 
     monkeypatch.setattr(LocalBucket, "put", refuse)
@@ -102,9 +94,7 @@ def test_a_bucket_that_may_only_be_read_is_no_hindrance(
     assert kept(tmp_path / "bucket") == []
 
 
-def test_damage_in_the_mirror_and_in_the_bucket_is_worked_out_again(
-    here: CacheStorage, tmp_path: Path
-) -> None:
+def test_damage_in_the_mirror_and_in_the_bucket_is_worked_out_again(here, tmp_path):
     check(here, is_found=False)
     for folder, name in (("mirror", "mirror"), ("bucket", "another")):
         (file,) = kept(tmp_path / folder)
@@ -118,7 +108,7 @@ def test_damage_in_the_mirror_and_in_the_bucket_is_worked_out_again(
     check(here, is_found=True)
 
 
-def test_it_makes_room_in_the_mirror_as_all_else(here: CacheStorage, tmp_path: Path) -> None:
+def test_it_makes_room_in_the_mirror_as_all_else(here, tmp_path):
     ref = here.fetch("d", "1")
     for limit in range(5):
         ref.filter(Counted(limit))
@@ -134,7 +124,7 @@ def test_it_makes_room_in_the_mirror_as_all_else(here: CacheStorage, tmp_path: P
     assert choose.calls == 0
 
 
-def test_a_mirror_without_room_for_it_is_no_hindrance(here: CacheStorage, tmp_path: Path) -> None:
+def test_a_mirror_without_room_for_it_is_no_hindrance(here, tmp_path):
     ref = here.fetch("d", "1")
     held = sum(path.stat().st_size for path in (tmp_path / "mirror" / "caches").rglob("*.[mp]*"))
     limited = yogadl.open_storage(here.location, mirror=tmp_path / "mirror", mirror_limit=held + 1)
@@ -144,9 +134,7 @@ def test_a_mirror_without_room_for_it_is_no_hindrance(here: CacheStorage, tmp_pa
     check(limited, is_found=True)
 
 
-def test_pull_brings_it_and_push_takes_it_along(
-    here: CacheStorage, tmp_path: Path, yoga: Callable[..., Ended]
-) -> None:
+def test_pull_brings_it_and_push_takes_it_along(here, tmp_path, yoga):
     check(here, is_found=False)
     pulled = yoga("pull", "d", "1", "--from", here.location, "--mirror", str(tmp_path / "pulled"))
     assert pulled.code == 0

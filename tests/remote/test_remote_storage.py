@@ -1,23 +1,19 @@
 """The contract of storages, kept by buckets in real stores."""
 
-from pathlib import Path
-
 import pytest
-from places import Place
 
 import yogadl
-from yogadl.storage import CacheStorage
 from yogadl.testing import StorageContract
 
 
 class TestBucket(StorageContract):
     @pytest.fixture
-    def storage(self, either_place: Place, tmp_path: Path) -> CacheStorage:
-        return yogadl.open_storage(either_place.url, **either_place.options, mirror=tmp_path / "mirror")
+    def storage(self, either_place, tmp_path):
+        return either_place.storage(mirror=tmp_path / "mirror")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_of_pictures_in_a_bucket(either_place: Place, tmp_path: Path, workers: int) -> None:
+def test_a_folder_of_pictures_in_a_bucket(either_place, tmp_path, workers):
     bucket = either_place.open()
     paths = [f"cat/{number:03}.jpg" for number in range(70)]
     paths += ["dog/old/1.PNG", "dog/2.jpg", "dog/.hidden.jpg", "top.jpg", "dog/notes.txt"]

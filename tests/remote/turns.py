@@ -4,8 +4,6 @@ And read on after an error, beside other tests.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from yogadl.errors import StorageError
 TIRED_S = 60
 
 
-def by_turns(cases: Mapping[str, Any], first: int = 0) -> list[Any]:
+def by_turns(cases, first=0):
     """Return each case with S3 or Google's store: parameters of the fixture `broken` and of one more."""
     return [
         pytest.param(("s3", "gcs")[number % 2], case, id=f"{('s3', 'gcs')[number % 2]}-{name}")
@@ -22,9 +20,9 @@ def by_turns(cases: Mapping[str, Any], first: int = 0) -> list[Any]:
     ]
 
 
-def rest_of(batches: Iterator[Any]) -> list[Any]:
+def rest_of(batches):
     """Return the batches that are left in a store that is well; on a busy machine, the impatient fail."""
-    found: list[Any] = []
+    found = []
     end_s = time.monotonic() + TIRED_S
     while True:
         try:

@@ -1,7 +1,5 @@
 """Compression on the command line."""
 
-import json
-
 import pytest
 from inside import size_in_words as size
 
@@ -18,8 +16,8 @@ def code(tmp_path):
     return f"{path}:texts"
 
 
-def codecs(yoga, root, version):
-    document = json.loads(yoga("info", "d", version, "-s", root, "--json").out)
+def codecs(run, version):
+    document = run("info", "d", version, "--json").json
     return {field["name"]: field["codec"] for field in document["fields"]}
 
 
@@ -35,10 +33,10 @@ def codecs(yoga, root, version):
         (["--codec", "label=zstd"], "raw"),
     ],
 )
-def test_a_build_compresses(yoga, code, storage, root, given, text):
-    assert yoga("build", code, "d", "1", *given, "-s", root).code == 0
-    assert codecs(yoga, root, "1") == {"text": text, "label": "raw"}
-    out = yoga("info", "d", "1", "-s", root).out
+def test_a_build_compresses(run, code, storage, given, text):
+    assert run("build", code, "d", "1", *given).code == 0
+    assert codecs(run, "1") == {"text": text, "label": "raw"}
+    out = run("info", "d", "1").out
     assert ("codec  stored" in out) == (text == "zstd")
 
 
@@ -51,90 +49,81 @@ def test_a_build_compresses(yoga, code, storage, root, given, text):
         (["zstd", "--codec", "text=none"], "--codec is given once for all fields"),
     ],
 )
-def test_other_codecs_are_refused(yoga, code, root, given, says):
-    ended = yoga("build", code, "d", "1", "--codec", *given, "-s", root)
-    assert ended.code == 2
-    assert says in ended.err
+def test_other_codecs_are_refused(run, code, given, says):
+    run("build", code, "d", "1", "--codec", *given).ends(2, says)
 
 
-def test_tasks_compress(yoga, code, root):
+def test_tasks_compress(run, code):
     for task in ("1/2", "2/2"):
-        assert yoga("build", code, "d", "1", "--codec", "zstd", "--task", task, "-s", root).code == 0
-    assert yoga("build", code, "d", "1", "--codec", "zstd", "--commit", "-s", root).code == 0
-    assert codecs(yoga, root, "1") == {"text": "zstd", "label": "raw"}
+        assert run("build", code, "d", "1", "--codec", "zstd", "--task", task).code == 0
+    assert run("build", code, "d", "1", "--codec", "zstd", "--commit").code == 0
+    assert codecs(run, "1") == {"text": "zstd", "label": "raw"}
 
 
-def test_an_append_goes_on_as_its_base_was_stored(yoga, code, storage, root):
-    yoga("build", code, "d", "1", "--codec", "text=zstd", "-s", root)
-    assert yoga("append", code, "d", "2", "1", "-s", root).code == 0
-    assert codecs(yoga, root, "2") == {"text": "zstd", "label": "raw"}
+def test_an_append_goes_on_as_its_base_was_stored(run, code, storage):
+    run("build", code, "d", "1", "--codec", "text=zstd")
+    assert run("append", code, "d", "2", "1").code == 0
+    assert codecs(run, "2") == {"text": "zstd", "label": "raw"}
     table = storage.fetch("d", "2")._records.table
     assert table.fields[0].codec.tolist() == [1, 1]
-    assert yoga("append", code, "d", "3", "1", "--codec", "none", "-s", root).code == 0
+    assert run("append", code, "d", "3", "1", "--codec", "none").code == 0
     assert storage.fetch("d", "3")._records.table.fields[0].codec.tolist() == [1, 0]
 
 
-def test_recompress(yoga, code, storage, root):
-    yoga("build", code, "d", "1", "-s", root)
-    ended = yoga("recompress", "d", "1", "2", "--codec", "zstd", "-s", root)
-    assert ended.code == 0
+def test_recompress(run, code, storage):
+    run("build", code, "d", "1")
+    ended = run("recompress", "d", "1", "2", "--codec", "zstd").ends(0)
     assert ended.out.startswith("Built d 2: ")
-    assert codecs(yoga, root, "2")["text"] == "zstd"
+    assert codecs(run, "2")["text"] == "zstd"
     assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
-    ended = yoga("recompress", "d", "2", "2", "--codec", "text=none", "--json", "-s", root)
-    assert json.loads(ended.out)["version"] == "2"
-    assert codecs(yoga, root, "2")["text"] == "raw"
-    assert yoga("recompress", "d", "1", "2", "-s", root).code == 2
+    ended = run("recompress", "d", "2", "2", "--codec", "text=none", "--json")
+    assert ended.json["version"] == "2"
+    assert codecs(run, "2")["text"] == "raw"
+    assert run("recompress", "d", "1", "2").code == 2
 
 
-def test_recompress_replaces_no_other_version_unless_asked(yoga, code, storage, root):
+def test_recompress_replaces_no_other_version_unless_asked(run, code, storage):
     storage.submit([{"x": n} for n in range(3)], "d", "precious")
-    yoga("build", code, "d", "1", "-s", root)
+    run("build", code, "d", "1")
     storage.tag("d", "best", "1")
-    ended = yoga("recompress", "d", "1", "precious", "--codec", "zstd", "-s", root)
-    assert ended.code == 1
-    assert "--replace" in ended.err
+    run("recompress", "d", "1", "precious", "--codec", "zstd").ends(1, "--replace")
     assert storage.info("d", "precious").records == 3
-    assert yoga("recompress", "d", "best", "1", "--codec", "zstd", "-s", root).code == 0
-    ended = yoga("recompress", "d", "1", "precious", "--codec", "none", "--replace", "-s", root)
-    assert ended.code == 0
+    assert run("recompress", "d", "best", "1", "--codec", "zstd").code == 0
+    run("recompress", "d", "1", "precious", "--codec", "none", "--replace").ends(0)
     assert storage.info("d", "precious").fingerprint == storage.info("d", "1").fingerprint
 
 
-def test_recompress_in_place_says_what_it_was(yoga, code, storage, root):
-    yoga("build", code, "d", "1", "-s", root)
+def test_recompress_in_place_says_what_it_was(run, code, storage):
+    run("build", code, "d", "1")
     before = storage.info("d", "1").size_bytes
-    ended = yoga("recompress", "d", "1", "1", "--codec", "zstd", "-s", root)
+    ended = run("recompress", "d", "1", "1", "--codec", "zstd")
     assert storage.info("d", "1").size_bytes < before / 4
     assert ended.out.rstrip().endswith(f"from {size(before)}.")
 
 
 @pytest.mark.parametrize("codec", [None, "zstd"])
-def test_info_of_fields_of_one_name(yoga, storage, root, codec):
+def test_info_of_fields_of_one_name(run, storage, codec):
     storage.submit(
         [{"a/b": "a text of some length " * 9, "a": {"b": n}} for n in range(100)], "d", "1", codec=codec
     )
-    document = json.loads(yoga("info", "d", "1", "-s", root, "--json").out)
+    document = run("info", "d", "1", "--json").json
     assert [field["raw_bytes"] for field in document["fields"]] == [19_800, 800]
-    ended = yoga("info", "d", "1", "-s", root)
-    assert ended.code == 0
+    ended = run("info", "d", "1").ends(0)
     assert ended.out.split().count("800") == (1 if codec is None else 2)
 
 
-def test_info_says_how_a_version_was_compressed(yoga, code, root):
-    yoga("build", code, "d", "1", "--codec", "text=zstd:9", "-s", root)
-    assert "codec        text=zstd:9\n" in yoga("info", "d", "1", "-s", root).out
-    yoga("recompress", "d", "1", "2", "--codec", "zstd", "-s", root)
-    assert "(codec: text=zstd:9 -> zstd)" in yoga("explain", "d", "1", "2", "-s", root).out
+def test_info_says_how_a_version_was_compressed(run, code):
+    run("build", code, "d", "1", "--codec", "text=zstd:9")
+    assert "codec        text=zstd:9\n" in run("info", "d", "1").out
+    run("recompress", "d", "1", "2", "--codec", "zstd")
+    assert "(codec: text=zstd:9 -> zstd)" in run("explain", "d", "1", "2").out
 
 
-def test_the_codec_may_be_the_same(yoga, code, root):
-    yoga("build", code, "d", "1", "--codec", "text=zstd:9", "-s", root)
-    assert yoga("append", code, "d", "2", "1", "--codec", "same", "-s", root).code == 0
-    assert yoga("recompress", "d", "2", "3", "--codec", "same", "-s", root).code == 0
+def test_the_codec_may_be_the_same(run, code):
+    run("build", code, "d", "1", "--codec", "text=zstd:9")
+    assert run("append", code, "d", "2", "1", "--codec", "same").code == 0
+    assert run("recompress", "d", "2", "3", "--codec", "same").code == 0
     for version in "23":
-        assert "codec        text=zstd:9\n" in yoga("info", "d", version, "-s", root).out
-    ended = yoga("build", code, "d", "4", "--codec", "same", "-s", root)
-    assert ended.code == 2
-    assert "append and recompress" in ended.err
-    assert yoga("append", code, "d", "5", "1", "--codec", "text=same", "-s", root).code == 2
+        assert "codec        text=zstd:9\n" in run("info", "d", version).out
+    run("build", code, "d", "4", "--codec", "same").ends(2, "append and recompress")
+    assert run("append", code, "d", "5", "1", "--codec", "text=same").code == 2
