@@ -157,7 +157,7 @@ yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
-yogadl._workers.serial SerialExecutor
+yogadl._workers.serial SerialExecutor call_into
 yogadl.storage._objects.store_bucket ResumedRead
 """
 # The same of constants; tests name them without an underscore in front.

@@ -175,27 +175,6 @@ def test_with_collate_each_record_has_the_padding_field():
     assert (bool(first["p"]), bool(second["p"])) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n": 0}, "batch's n"),
-        ({"n": 2.0}, "batch's n"),
-        ({"n": True}, "batch's n"),
-        ({"n": 2, "epochs": 0}, "epochs"),
-        ({"n": 2, "epochs": False}, "epochs"),
-        ({"n": 2, "drop_remainder": 1}, "drop_remainder"),
-        ({"n": 2, "across_epochs": None}, "across_epochs"),
-        ({"n": 2, "collate": 3}, "collate must be a function"),
-        ({"n": 2, "padding_field": 3}, "name of a field"),
-        ({"n": 2, "padding_field": "pair"}, "choose another"),
-        ({"n": 11, "epochs": None, "drop_remainder": True}, "never yield anything"),
-    ],
-)
-def test_an_argument_that_makes_no_sense_is_refused(arguments, message):
-    with pytest.raises(ConfigurationError, match=message):
-        stream_of(10).batch(**arguments)
-
-
 def test_a_padding_field_needs_a_dict():
     with pytest.raises(ConfigurationError, match="make the records dicts"):
         open_stream(BareSource(5)).batch(2, padding_field="p")

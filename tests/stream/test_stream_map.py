@@ -281,24 +281,6 @@ def test_with_a_spec_the_function_is_not_called_to_find_out():
 # Errors
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("record", [1, 7, 8, 99])
-def test_an_error_comes_after_the_batches_before_it_and_next_tries_again(record, threads):
-    fails = FailsAt(record)
-    loader = stream_of(100).map(fails).batch(8)
-    batches = iter(loader.prefetch(3, threads=threads) if threads else loader)
-    seen, error = until_error(batches)
-    assert str(error).startswith(f"map(FailsAt) failed at record {record}: LookupError: no label")
-    assert seen == list(range(record // 8 * 8))
-    assert isinstance(error.__cause__, LookupError)
-    assert (error.stage, error.record) == (0, record)
-    with pytest.raises(StageError):
-        next(batches)
-    fails.records = ()
-    assert batches.state_dict()["position"] == len(seen)
-    assert [n for batch in batches for n in batch["id"].tolist()] == list(range(len(seen), 100))
-
-
 def test_of_single_records_all_before_the_error_are_delivered():
     records = iter(stream_of(100).map(double).map(FailsAt(2 * 77)))
     assert [int(next(records)["id"]) for _ in range(77)] == list(range(0, 154, 2))
@@ -324,18 +306,6 @@ def test_what_is_no_error_of_the_function_passes():
     next(batches)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
-
-
-def test_stop_iteration_ends_no_epoch():
-    def stop(record):
-        if record["id"] == 3:
-            raise StopIteration
-        return record
-
-    with pytest.raises(StageError, match="record 3: StopIteration"):
-        list(stream_of(8).map(stop).batch(2))
-    with pytest.raises(StageError, match="record 3: StopIteration"):
-        list(stream_of(8).map(stop))
 
 
 def test_the_error_pickles():

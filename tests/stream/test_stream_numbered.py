@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from inside import BatchMemory, Cut, NumberedBatches
 from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
-from yogadl.errors import ConfigurationError
-
 
 @st.composite
 def streams(draw):
@@ -84,11 +82,6 @@ def test_epochs_without_a_batch_locate_nothing():
         numbered = NumberedBatches(stream_of(5), Cut(6, True))
     with pytest.raises(IndexError, match="an epoch of this shard has none"):
         numbered.numbering.locate(0)
-
-
-def test_a_batch_size_of_zero_is_refused():
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        NumberedBatches(stream_of(5), Cut(0))
 
 
 def test_many_threads_read_the_same():

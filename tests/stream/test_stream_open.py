@@ -1,6 +1,5 @@
 """Opening a stream: every argument checked, and what follows from them."""
 
-import json
 import pickle
 
 import numpy as np
@@ -13,44 +12,9 @@ from yogadl import Blocks, Stream
 from yogadl.errors import ConfigurationError
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_shards": 0}, "num_shards must be a whole number of at least 1"),
-        ({"num_shards": 2.0}, "num_shards"),
-        ({"num_shards": True}, "num_shards"),
-        ({"shard_rank": 1}, "pass a rank from 0 to 0"),
-        ({"shard_rank": -1, "num_shards": 2}, "shard_rank"),
-        ({"shard_rank": False, "num_shards": 2}, "shard_rank"),
-        ({"drop_shard_remainder": True, "pad_shard_remainder": True}, "exclude each other"),
-        ({"drop_shard_remainder": 1}, "drop_shard_remainder must be True or False"),
-        ({"pad_shard_remainder": None}, "pad_shard_remainder must be True or False"),
-        ({"skip_shuffle_at_epoch_end": "no"}, "skip_shuffle_at_epoch_end must be True or False"),
-        ({"start_offset": -1}, "start_offset"),
-        ({"start_offset": 1.0}, "start_offset"),
-        ({"shuffle": 1}, "shuffle must be"),
-        ({"shuffle": "global"}, "shuffle must be"),
-        ({"shuffle": Blocks}, "shuffle must be"),
-        ({"shuffle_seed": "7"}, "shuffle_seed must be a whole number"),
-        ({"shuffle_seed": True}, "shuffle_seed"),
-    ],
-)
-def test_an_argument_that_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        stream_of(10, **options)
-
-
 def test_an_offset_and_a_cursor_are_refused_together():
     with pytest.raises(ConfigurationError, match="start_offset and cursor"):
         stream_of(10, start_offset=1, cursor=stream_of(10).cursor(2))
-
-
-def test_numbers_of_numpy_are_numbers():
-    stream = stream_of(
-        10, shard_rank=np.int64(1), num_shards=np.uint8(2), shuffle=np.True_, shuffle_seed=np.int32(3)
-    )
-    json.dumps(stream.state_dict())
-    assert len(stream) == 5
 
 
 def test_a_shuffle_without_a_seed_is_the_one_of_seed_0():

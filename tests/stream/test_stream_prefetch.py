@@ -2,12 +2,10 @@
 
 import gc
 import itertools
-import multiprocessing
 import os
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 
 import numpy as np
@@ -15,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
-
-from yogadl.errors import ConfigurationError
 
 TIMEOUT_S = 30
 
@@ -174,20 +170,6 @@ def test_loading_a_cursor_starts_again_there(threads):
 
 
 @SOME
-@pytest.mark.parametrize("record_bytes", [10_000_000, 100_000, 32])  # read one by one, and some at a time
-def test_an_error_comes_after_the_batches_before_it(threads, record_bytes):
-    source = MemorySource(20, record_bytes=record_bytes, fails_at=11)
-    batches = iter(open_stream(source).batch(4).prefetch(5, threads=threads))
-    assert batch_ids(itertools.islice(batches, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with pytest.raises(KeyError, match="on fire") as caught:
-        next(batches)
-    assert "in columns" in "".join(traceback.format_tb(caught.value.__traceback__))
-    assert batches.state_dict()["position"] == 8
-    source.fails_at = None
-    assert batch_ids(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
-
-
-@SOME
 def test_an_error_is_let_go_of_without_the_collector(threads):
     class FireError(Exception):
         pass
@@ -269,27 +251,6 @@ def test_side_by_side(threads):
     assert sorted(np.concatenate([pair[1]["id"] for pair in pairs])) == list(range(10))
 
 
-def read_on(batches, pipe):
-    pipe.send(batch_ids(batches))
-    pipe.close()
-
-
-@SOME
-def test_a_forked_process_reads_on_where_it_was(threads):
-    context = multiprocessing.get_context("fork")
-    batches = iter(stream_of(20).batch(5).prefetch(2, threads=threads))
-    next(batches)
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=read_on, args=(batches, sender))
-    child.start()
-    assert receiver.poll(TIMEOUT_S)
-    assert (
-        receiver.recv() == batch_ids(batches) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
-    )
-    child.join(TIMEOUT_S)
-    assert child.exitcode == 0
-
-
 def ended(program):
     """Run a program, and return how it ended."""
     return subprocess.run(
@@ -333,14 +294,6 @@ next(batches)
     done = ended(program)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is shutting down" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments", [(0,), (-1,), (1.5,), (True,), (2, -1), (2, 0, 0), (2, 0, -1), (2, 0, True)]
-)
-def test_a_depth_that_makes_no_sense_is_refused(arguments):
-    with pytest.raises(ConfigurationError, match="prefetch's"):
-        stream_of(10).batch(2).prefetch(*arguments)
 
 
 @SOME

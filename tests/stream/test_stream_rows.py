@@ -155,9 +155,3 @@ def test_indices_count_from_the_start_of_the_run_in_its_first_epoch():
     stream = stream_of(10, num_shards=2, start_offset=2)
     assert stream.indices(0).tolist() == [4, 6, 8]
     assert stream.indices(1).tolist() == [0, 2, 4, 6, 8]
-
-
-@pytest.mark.parametrize("arguments", [(-1,), (0, -1), (0, 0, -1), (0, 1.5), (True,)])
-def test_indices_refuse_what_is_no_range(arguments):
-    with pytest.raises(ConfigurationError, match="whole number"):
-        stream_of(10).indices(*arguments)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
 import yogadl
-from yogadl.errors import ConfigurationError, StageError
+from yogadl.errors import ConfigurationError
 
 TIMEOUT_S = 30
 THREADS = (1, 2, 4)
@@ -157,33 +157,6 @@ def test_what_a_source_raises_comes_where_its_batch_would_have(record, record_by
 
 
 @pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("way", ["map", "collate", "after", "records"])
-def test_what_a_function_raises_comes_where_its_batch_would_have(way, threads):
-    fails = True
-
-    def function(given):
-        first = int(given[0]["id"] if isinstance(given, list) else np.ravel(given["id"])[0])
-        if fails and first == 40:
-            raise LookupError("no label")
-        return given
-
-    stream = stream_of(100)
-    loader = {
-        "map": lambda: stream.batch(5).map(function).prefetch(3, threads=threads),
-        "after": lambda: stream.batch(5).prefetch(3, threads=threads).map(function),
-        "collate": lambda: stream.batch(5, collate=function).prefetch(3, threads=threads),
-        "records": lambda: stream.map(function).batch(5).prefetch(3, threads=threads),
-    }[way]()
-    batches = iter(loader)
-    assert len(list(itertools.islice(batches, 8))) == 8
-    with pytest.raises(LookupError if way == "collate" else StageError, match="no label"):
-        next(batches)
-    assert batches.state_dict()["position"] == 40
-    fails = False
-    assert len(list(batches)) == 12
-
-
-@pytest.mark.parametrize("threads", THREADS)
 def test_a_source_that_stops_iterating_does_not_end_the_epoch(threads):
     class Stops(MemorySource):
         def columns(self, indices, fields=None, memory=None):
@@ -241,8 +214,3 @@ def test_a_batch_that_is_kept_keeps_no_more_than_twice_its_bytes(row, size, thre
         batch["row"][:] = 0
         batch["p"][:] = True  # which is nobody else's
     assert not any(np.shares_memory(a["row"], b["row"]) for a, b in itertools.pairwise(found))
-
-
-def test_threads_and_workers_exclude_each_other():
-    with pytest.raises(ConfigurationError):
-        stream_of(10).batch(2).prefetch(2, workers=2, threads=2)

@@ -12,7 +12,6 @@ import pytest
 from processes import Process, fork, wait, wait_until
 
 import yogadl
-from yogadl.errors import WorkerDiedError
 from yogadl.storage import CacheStorage
 
 KINDS = ("folder", "shared folder", "bucket")
@@ -133,27 +132,6 @@ def test_a_worker_that_is_killed_costs_its_partition_alone(tmp_path: Path, sourc
         builder.result()
     check(open_kind("folder", tmp_path))
     assert len(said(tmp_path)) <= RECORDS + 2 * EACH
-
-
-def dies_at(folder: Path, deadly: int, number: int) -> list[int]:
-    if number == deadly:
-        say(folder, number)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [number]
-
-
-def test_a_partition_that_kills_its_worker_three_times_is_named(tmp_path: Path) -> None:
-    source = yogadl.partitioned.of(range(6), functools.partial(dies_at, tmp_path, 3))
-    storage = yogadl.open_storage(tmp_path / "caches")
-    with pytest.raises(
-        WorkerDiedError,
-        match=r"partition 3 of 6 \('3'\): 3 worker processes died during this call, the last one of SIGKILL",
-    ):
-        storage.submit(source, "data", "1", workers=2)
-    assert said(tmp_path) == [3, 3, 3]
-    harmless = yogadl.partitioned.of(range(6), functools.partial(dies_at, tmp_path, -1))
-    storage.submit(harmless, "data", "1", workers=2)
-    assert storage.fetch("data", "1").gather(range(6)).tolist() == list(range(6))
 
 
 # Tasks that know nothing of each other.
