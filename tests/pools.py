@@ -19,7 +19,7 @@ import yogadl
 from yogadl.errors import StageError, WorkerDiedError, WorkerTimeoutError
 
 COUNT, SIZE = 60, 5
-# At an epoch's first batch, in the middle, at its last. A declared spec keeps the caller from calling functions.
+# At an epoch's first batch, in the middle, at its last.
 POSITIONS = (0, 20, COUNT - SIZE)
 TIMEOUT_S = 0.5
 

@@ -66,6 +66,7 @@ def test_every_call_says_what_was_meant(call, says):
         call()
 
 
+LATE = stream_of(10, num_shards=2, start_offset=2)
 CALLS = {
     "stream": lambda **given: stream_of(10, **given),
     "batch": lambda n=2, **given: stream_of(10).batch(n, **given),
@@ -75,9 +76,7 @@ CALLS = {
     "records'": lambda n=2, **given: stream_of(10).prefetch(n, **given),
     "at": lambda epoch=0, position=0: stream_of(10).at(epoch, position),
     "indices": lambda **given: stream_of(10).indices(**given),
-    "cursor": lambda delivered=1, **given: stream_of(10, num_shards=2, start_offset=2).cursor(
-        delivered, **given
-    ),
+    "cursor": lambda delivered=1, **given: LATE.cursor(delivered, **given),
     "batch_at": lambda step: stream_of(5).batch(2).batch_at(step),
     "on_stats": lambda fn=print, **given: stream_of(9).batch(3).on_stats(fn, **given),
 }
@@ -136,7 +135,7 @@ TOGETHER = [
     *[("prefetch", {"workers": 2, "timeout_s": each}, "timeout_s must be") for each in (0, "1", INF, NAN)],
     ("records'", {"workers": 2, "timeout_s": 0}, "timeout_s must be"),
     ("prefetch", {"workers": 2, "worker_init": 3}, "worker_init must be"),
-    ("prefetch", {"workers": 2, "start_method": "thread"}, "start_method must be one of forkserver, spawn, fork"),
+    ("prefetch", {"workers": 2, "start_method": "thread"}, "start_method must be one of fork"),
     ("prefetch", {"workers": 2, "worker_threads": 0}, "worker_threads must be"),
 ]  # fmt: skip
 

@@ -150,8 +150,9 @@ def test_results_of_any_kind_make_batches(result, batch):
 
 def test_the_padding_field_comes_after_the_functions():
     stream = stream_of(5, shard_rank=1, num_shards=2, pad_shard_remainder=True).map(double)
-    flags = [batch["pad"].tolist() for batch in stream.batch(2, padding_field="pad")]
-    assert flags == [[False, False], [True]]
+    flags = [batch["pad"] for batch in stream.batch(2, padding_field="pad")]
+    assert [each.tolist() for each in flags] == [[False, False], [True]]
+    assert flags[0].dtype == np.bool_
 
 
 # Shapes
@@ -178,7 +179,6 @@ def test_a_result_of_another_structure_or_dtype_is_one_too(result, declared):
         list(stream.batch(5))
     assert ("spec=" in str(caught.value)) == (declared is not None)
     assert declared is None or f"spec={{'x': yogadl.Leaf(\"{declared}\")}}" in str(caught.value)
-    assert isinstance(StageError("x"), RuntimeError | YogaError)
 
 
 @pytest.mark.parametrize(
@@ -484,14 +484,6 @@ def test_a_mapped_reference_reads_as_any_other():
     assert len(list(view.stream(shuffle=True, cursor=cursor))) == 15
 
 
-@pytest.mark.parametrize("view", [lambda ref: ref, lambda ref: ref[10:], lambda ref: ref.fields("id")])
-def test_an_error_in_a_view_comes_after_the_batches_before_it_too(view):
-    batches = iter(view(RecordsRef(MemorySource(100)).map(FailsAt(57))).stream().batch(5))
-    seen, error = until_error(batches)
-    assert seen[-1] == 54
-    assert "record 57" in str(error)
-
-
 # Processes and threads
 
 
@@ -550,6 +542,7 @@ def test_results_that_have_no_stored_form_are_not_exported(tmp_path):
 @pytest.mark.parametrize(
     "view",
     [
+        lambda ref: ref,
         lambda ref: ref[0:],
         lambda ref: ref.select(range(20)),
         lambda ref: ref.fields("id"),

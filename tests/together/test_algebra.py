@@ -161,7 +161,7 @@ def by_cursor(made, dice, program, other=None):
         ranks, size, threads = dice.number(1, 3), dice.number(1, 4), dice.number(0, 2)
         steps, loads = dice.number(0, 3), dice.flag()
         dice.say(
-            f"{steps} batches of {size} on {ranks} ranks, of epoch {epoch} with seed {seed}, {threads} threads"
+            f"{steps} batches of {size} on {ranks} ranks, {threads} threads, of epoch {epoch}, seed {seed}"
         )
         options = {"shuffle": is_shuffled, "shuffle_seed": seed, "cursor": cursor}
         read, cursor = in_step(ref, ranks, size, steps, options, threads, loads)

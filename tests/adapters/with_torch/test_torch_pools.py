@@ -1,4 +1,4 @@
-"""Workers of `make_dataloader`: whatever happens to them, by the table of pools.py, as in faults/test_pools.py."""
+"""Workers of `make_dataloader`: whatever happens to them, by the table of pools.py."""
 
 import functools
 

@@ -9,21 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds import KINDS, open_kind
 from processes import Process, fork, wait, wait_until
 
 import yogadl
 from yogadl.storage import CacheStorage
 
-KINDS = ("folder", "shared folder", "bucket")
 RECORDS = 1280
 PARTITIONS = 40
 EACH = RECORDS // PARTITIONS
-
-
-def open_kind(kind: str, root: Path) -> CacheStorage:
-    if kind == "bucket":
-        return yogadl.open_storage(f"file://{root}/bucket", mirror=root / "mirror")
-    return yogadl.open_storage(root / "caches", shared=kind == "shared folder")
 
 
 def say(folder: Path, what: object) -> None:

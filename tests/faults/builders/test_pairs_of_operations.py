@@ -274,7 +274,7 @@ class Refuse(logging.Handler):
 
 
 def call_here(_: SerialExecutor, fn: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
-    """Make a call at once, where it takes no steps, as in a thread: to wait for threads is most of a build."""
+    """Make a call at once, where it takes no steps, as in a thread: waiting for threads takes long."""
     future: Future[Any] = Future()
     contextvars.Context().run(call_into, future, functools.partial(fn, *args, **options))
     return future
