@@ -4,7 +4,6 @@ import itertools
 import pickle
 import sys
 import threading
-import traceback
 from functools import partial
 
 import numpy as np
@@ -469,16 +468,6 @@ def test_an_error_in_a_worker_is_that_of_the_first_record_with_the_workers_trace
     (note,) = caught.value.__cause__.__notes__
     assert "in a worker process of filter" in note
     assert "in choose" in note
-
-
-def test_the_error_of_a_function_that_was_sent_names_its_file_and_line(ref):
-    def fails(record):
-        raise LookupError("gone")
-
-    line = fails.__code__.co_firstlineno + 1
-    with pytest.raises(StageError) as caught:
-        ref.filter(fails, workers=1)
-    assert f'File "{__file__}", line {line}, in fails' in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):

@@ -130,7 +130,7 @@ ENDINGS = {  # what happens; the errors of a filter and of builds, and their wor
 }  # fmt: skip
 # By turns at each of the positions; a build reads the first record in this process.
 CALLED = [
-    (way, name, max(POSITIONS[(row + column) % 3], way == "build"))
+    (way, name, max(POSITIONS[(row + column) % 3], int(way == "build")))
     for column, way in enumerate(CALLS)
     for row, name in enumerate(ENDINGS)
 ]
@@ -193,12 +193,13 @@ def own(way, folder, method, waits):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    first = 2 * SIZE if waits else 0
+    first = 2 * SIZE if waits else 1  # a build reads the first record in this process
     function = functools.partial(deadly.block, folder / "at", first)
     if way != "stream":
         CALLS[way](yogadl.open_storage(folder / "caches"), function)
         return
-    stream = yogadl.from_source({"id": np.arange(COUNT)}).stream().map(function)
+    ref = yogadl.from_source({"id": np.arange(COUNT)})
+    stream = ref.stream().map(function, spec=ref.spec)
     batches = iter(read_ahead(stream, None, workers=2, start_method=method))
     if waits:
         next(batches)

@@ -53,22 +53,6 @@ def test_the_first_epoch_begins_where_the_stream_starts_and_cursors_are_the_load
     assert next(batches, None) is None
 
 
-def test_a_number_past_the_first_epoch_is_of_the_next():
-    stream = stream_of(10, start_offset=7)
-    numbered = NumberedBatches(stream, Cut(2))
-    assert [numbered.numbering.locate(number) for number in range(8)] == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0),
-    ]  # fmt: skip
-    assert cursor_after(numbered, 3) == stream.cursor(5)
-
-
-def test_the_padding_field_says_which_records_are_padding():
-    stream = stream_of(5, shard_rank=1, num_shards=2, pad_shard_remainder=True)
-    numbered = NumberedBatches(stream, Cut(2), padding_field="is_padding")
-    flags = [numbered.batch(0, number)["is_padding"].tolist() for number in range(2)]
-    assert flags == [[False, False], [True]]
-
-
 def test_a_batch_that_is_not_there_is_refused():
     numbered = NumberedBatches(stream_of(5), Cut(2, True))
     with pytest.raises(IndexError, match="epoch 3 has no batch 2: it has 2"):

@@ -109,26 +109,6 @@ def test_whatever_is_made_of_records_is_the_same(made, record_bytes):
     check(lambda: MADE[made](open_stream(source, shuffle=True, shuffle_seed=5, **options)))
 
 
-ORDERS = {
-    "blocks": lambda: ref_of(300).stream(shuffle=yogadl.Blocks(records=16, window=3, lanes=2)),
-    "a mix": lambda: yogadl.mix({"a": (ref_of(200), 0.7), "b": (ref_of(100, 1000), 0.3)}).stream(
-        shuffle=True
-    ),
-    "a concat": lambda: yogadl.concat([ref_of(100), ref_of(31, 1000)]).stream(shuffle=True),
-    "a view": lambda: ref_of(300)[::-3].map(dict).stream(shuffle=True),
-}
-
-
-def ref_of(count, first=0):
-    numbers = np.arange(first, first + count)
-    return yogadl.from_source({"id": numbers, "pair": np.stack([numbers, -numbers], axis=1)})
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_orders_and_views_are_the_same(order):
-    check(lambda: ORDERS[order]().batch(8))
-
-
 def test_the_order_goes_on_behind_what_is_asked_for_at_a_time():
     stream = yogadl.from_source(np.arange(50_000)).stream(shuffle=True)
     for size in (1000, 7):
