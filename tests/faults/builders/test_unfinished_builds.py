@@ -124,6 +124,7 @@ def test_an_iterator_that_fails_again_and_again_leaves_nothing(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("forked_workers")
 def test_what_workers_wrote_of_other_data_goes_with_the_next_build_that_is_published(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
