@@ -91,7 +91,7 @@ yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource op
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
 yogadl._order.draw sampled whole_weights
-yogadl._stream Batches Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
+yogadl._stream Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
@@ -157,7 +157,7 @@ yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests Spending
 yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
-yogadl._workers.serial SerialExecutor
+yogadl._workers.serial SerialExecutor call_into
 yogadl.storage._objects.store_bucket ResumedRead
 """
 # The same of constants; tests name them without an underscore in front.

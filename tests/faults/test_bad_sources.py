@@ -99,14 +99,6 @@ def test_an_error_of_the_source_keeps_its_type_and_says_at_which_record(
     check_nothing_was_left(storage, tmp_path)
 
 
-def test_an_error_of_the_source_in_a_worker_keeps_its_type_and_says_at_which_record(tmp_path: Path) -> None:
-    storage = yogadl.open_storage(tmp_path)
-    with pytest.raises(BrokenSourceError) as caught:
-        storage.submit(Items(900, BrokenSourceError("no such file")), "data", "1", workers=2)
-    assert "record 900 of the source" in notes_of(caught.value)
-    assert storage.versions("data") == []
-
-
 @pytest.mark.parametrize("at", [0, 1037])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctrl_c_in_the_middle_of_a_build_leaves_nothing_behind(tmp_path: Path, kind: str, at: int) -> None:

@@ -124,58 +124,34 @@ def test_a_fork_while_other_threads_map_parts_leaves_the_child_able_to_read(root
     in_child(fork_while_mapping, root, 12)
 
 
-def fork_while_locked(root: Path) -> None:
-    """Fork at the very moment at which another thread is mapping a part."""
+def fork_while_inside(root: Path, what: str) -> None:
+    """Fork at the very moment at which another thread is mapping a part, or opens the reference."""
     ref = pickle.loads(pickle.dumps(open_ref(root)))
     inside, go_on = threading.Event(), threading.Event()
-    original = os.open
+    owner: Any = os if what == "maps a part" else type(ref._records._storage)
+    name = "open" if what == "maps a part" else "published"
+    original = getattr(owner, name)
 
-    def slow_open(path: Any, *args: Any, **kwargs: Any) -> int:
-        if str(path).endswith(".mdb"):
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        if owner is not os or str(args[0]).endswith(".mdb"):
             inside.set()
             go_on.wait(60)
-        return original(path, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    os.open = slow_open
+    setattr(owner, name, slow)
     thread = threading.Thread(target=lambda: ref[0], daemon=True)
     thread.start()
     assert inside.wait(20)
-    os.open = original
+    setattr(owner, name, original)
     assert wait(fork(read_everything, ref)) == 0
     go_on.set()
     thread.join()
     read_everything(ref)
 
 
-def test_a_fork_while_another_thread_holds_the_lock_on_mapping_does_not_hang_the_child(root: Path) -> None:
-    in_child(fork_while_locked, root)
-
-
-def fork_while_opening(root: Path) -> None:
-    ref = pickle.loads(pickle.dumps(open_ref(root)))
-    records = ref._records
-    inside, go_on = threading.Event(), threading.Event()
-    storage = records._storage
-    original = type(storage).published
-
-    def slow(*args: Any) -> Any:
-        inside.set()
-        go_on.wait(60)
-        return original(*args)
-
-    type(storage).published = slow
-    thread = threading.Thread(target=lambda: ref[0], daemon=True)
-    thread.start()
-    assert inside.wait(20)
-    type(storage).published = original
-    assert wait(fork(read_everything, ref)) == 0
-    go_on.set()
-    thread.join()
-    read_everything(ref)
-
-
-def test_a_fork_while_another_thread_opens_the_reference_does_not_hang_the_child(root: Path) -> None:
-    in_child(fork_while_opening, root)
+@pytest.mark.parametrize("what", ["maps a part", "opens the reference"])
+def test_a_fork_while_another_thread_holds_a_lock_does_not_hang_the_child(root: Path, what: str) -> None:
+    in_child(fork_while_inside, root, what)
 
 
 def fork_while_claiming(root: Path) -> None:

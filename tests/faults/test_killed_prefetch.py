@@ -8,28 +8,23 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from deadly_functions import (
     die,
-    fork_and_die,
-    hang,
     hang_first,
     killing,
-    leave,
     leave_by_exit,
     note_replacement,
     one_after_the_other,
     slow_batch,
-    talkative,
     trap,
 )
-from processes import Process, fork, in_child, in_fork, wait, wait_until
+from pools import family
+from processes import in_child, wait_until
 from soak import few_or_many
 from worker_functions import note_pid, with_pid
 
@@ -75,35 +70,6 @@ def trapped(root, path, how, position, **options):
 def deaths(path):
     found = path.with_suffix(".deaths")
     return len(found.read_text()) if found.exists() else 0
-
-
-# In the middle of a function: at the first batch, in the middle, at an epoch's last.
-POSITIONS = (0, 20, COUNT - SIZE)
-METHODS = ("forkserver", "spawn", "fork")
-DEATHS = [  # each two of a way to die, a position and a method meet once
-    (how, position, METHODS[(row + column) % 3])
-    for row, how in enumerate((die, leave, fork_and_die))
-    for column, position in enumerate(POSITIONS)
-]
-
-
-@pytest.mark.parametrize(("how", "position", "method"), DEATHS)
-def test_a_worker_that_dies_ends_the_iteration_after_what_came_before(root, path, how, position, method):
-    batches = iter(trapped(root, path, how, position, start_method=method))
-    found = []
-    ending = "with exit code 7" if how is leave else "of SIGKILL: is there enough memory"
-    with pytest.raises(
-        WorkerDiedError, match=f"of prefetch died {ending}.*epoch 0, position {position}"
-    ) as caught:
-        found.extend(batches)
-    assert ids(found) == order(root)[:position]
-    assert "next() tries again" in caught.value.__notes__[0]
-    path.unlink()
-    assert batches.state_dict()["position"] == position
-    assert ids([*found, *batches]) == order(root, 0, 1)
-    child = path.with_suffix(".child")
-    if child.exists():
-        os.kill(int(child.read_text()), signal.SIGKILL)
 
 
 def test_a_batch_that_kills_twice_is_final(root, path):
@@ -203,17 +169,6 @@ def test_the_process_that_starts_them_is_killed_after_the_last_batch_was_made(ro
     assert ids([*made, *batches]) == order(root)
 
 
-def test_a_function_that_hangs_is_timed_out(root, path):
-    batches = iter(trapped(root, path, hang, 20, timeout_s=0.5))
-    found = []
-    with pytest.raises(WorkerTimeoutError, match=r"timed out after 0\.5 seconds.*position 20") as caught:
-        found.extend(batches)
-    assert isinstance(caught.value, TimeoutError)
-    assert ids(found) == order(root)[:20]
-    path.unlink()
-    assert ids([*found, *batches]) == order(root, 0, 1)
-
-
 @pytest.mark.parametrize("only", [(0,), (0, 1)])
 def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     path.touch()
@@ -230,28 +185,13 @@ def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     assert ids(found) == order(root, *range(1000))[: SIZE * len(found)]
 
 
-@pytest.mark.parametrize(
-    ("where", "workers"),
-    [("records", 0), ("records", 2), ("batches", 0), ("batches", 2), ("worker_init", 2)],
-)
-def test_sys_exit_in_a_function_is_that(root, where, workers):
-    number = order(root)[20]
-    leave, stream, found = functools.partial(leave_by_exit, number), stream_of(root), []
-    options = {"workers": workers} if workers else {}
-    if where == "worker_init":
-        options["worker_init"] = functools.partial(leave_by_exit, None)
-    loader = (stream.map(leave) if where == "records" else stream).batch(SIZE)
-    batches = iter((loader.map(leave) if where == "batches" else loader).prefetch(2, **options))
+def test_sys_exit_in_worker_init_is_that(root):
+    batches = iter(stream_of(root).batch(SIZE).prefetch(2, workers=2, worker_init=leave_by_exit))
     for _ in range(2):
         with pytest.raises(SystemExit) as caught:
-            found.extend(batches)
+            next(batches)
         assert caught.value.code == 3
-        notes = "".join(caught.value.__notes__)
-        assert ("in leave_by_exit" in notes) == (workers > 0)
-        if where != "worker_init":
-            assert ids(found) == order(root)[:20]
-            what = "record" if where == "records" else "the batch that begins with record"
-            assert f"map(partial) called sys.exit at {what} {number}" in notes
+        assert "in leave_by_exit" in "".join(caught.value.__notes__)
 
 
 class PulseError(Exception):
@@ -280,40 +220,6 @@ def test_signals_that_interrupt_next_lose_nothing_that_was_read(root):
     assert in_child(read_interrupted, root) == order(root)
 
 
-def test_a_forked_process_goes_on_with_workers_of_its_own(root):
-    loader = stream_of(root).batch(SIZE, epochs=2).map(with_pid).prefetch(2, workers=2)
-    batches = iter(loader)
-    first = ids([next(batches), next(batches)])
-    rest = in_fork(lambda: ids(batches))
-    assert first + rest == order(root, 0, 1)
-    assert first + ids(batches) == order(root, 0, 1)
-    assert in_fork(lambda: ids(loader)) == ids(loader) == order(root, 2, 3)
-
-
-def test_a_forked_process_that_ends_leaves_the_workers_alone(root):
-    loader = stream_of(root).batch(SIZE, epochs=2).map(with_pid).prefetch(2, workers=2)
-    batches = iter(loader)
-    pid = next(batches)["pid"]
-    assert wait(fork(batches.close)) == 0
-    assert psutil.pid_exists(pid)
-    assert ids(batches) == order(root, 0, 1)[SIZE:]
-
-
-def family(*batches):
-    """Return all processes below this one; a batch may be there before the second worker is."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
-
-
-def gone(pids):
-    def ended(pid):
-        try:
-            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    return lambda: all(map(ended, pids))
-
-
 @pytest.mark.parametrize("ends", ["close and drop", "drop the loader first", "read to the end"])
 def test_nothing_is_left_when_all_is_dropped(root, ends):
     before = set(family())
@@ -332,82 +238,6 @@ def test_nothing_is_left_when_all_is_dropped(root, ends):
         assert len(ids(batches)) == COUNT - SIZE
     loader = batches = None
     assert not set(family()) & pids
-
-
-def slow(batch):
-    if batch["id"][0] == order(Path(os.environ["ROOT"]))[10]:
-        time.sleep(1000)
-    return with_pid(batch)
-
-
-def leave_open(root, path, method, waits):
-    """Be in the middle of an epoch, with one worker in a function that takes long."""
-    os.environ["ROOT"] = str(root)
-    tempfile.tempdir = str(path.parent / "temporary")
-    os.mkdir(tempfile.tempdir)
-    options = {"start_method": method}
-    batches = iter(stream_of(root).batch(SIZE).map(slow).prefetch(3, workers=2, **options))
-    next(batches)
-    wait_until(lambda: len(family()) == 3, "the second worker")
-    path.with_suffix(".tmp").write_text(" ".join(map(str, family())))
-    path.with_suffix(".tmp").rename(path)
-    if waits == "in next":
-        list(batches)
-    elif waits == "beside a child":
-        fork(time.sleep, 20)
-        time.sleep(1000)
-    elif waits == "in the loop":
-        time.sleep(1000)
-    return [batch["id"] for batch in batches] if waits == "never" else None
-
-
-@pytest.mark.parametrize(
-    ("method", "waits"),
-    [
-        ("forkserver", "in next"),
-        ("forkserver", "in the loop"),
-        ("forkserver", "beside a child"),
-        ("spawn", "in the loop"),
-        ("fork", "in next"),
-        ("fork", "beside a child"),
-    ],
-)
-def test_nothing_is_left_when_the_owner_is_killed(root, path, method, waits):
-    with Process(leave_open, root, path, method, waits) as owner:
-        wait_until(path.exists, "the first batch")
-        pids = [int(pid) for pid in path.read_text().split()]
-        assert len(pids) == 3
-        os.kill(owner.pid, signal.SIGKILL)
-        wait_until(gone(pids), "all to end", 20)
-    assert os.listdir(path.parent / "temporary") == []
-
-
-def interrupted(root, path):
-    """Be interrupted as the whole group of the terminal is."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        leave_open(root, path, "forkserver", "in next")
-    except KeyboardInterrupt:
-        pass  # and its traceback is let go of
-    wait_until(lambda: not family(), "all to end", 20)
-    return "interrupted"
-
-
-def test_an_interrupt_of_the_group_ends_all(root, path):
-    with Process(interrupted, root, path) as owner:
-        wait_until(path.exists, "the first batch")
-        pids = [int(pid) for pid in path.read_text().split()]
-        os.killpg(owner.pid, signal.SIGINT)
-        assert owner.result(60) == "interrupted"
-        assert gone(pids)()
-
-
-def talk(root):
-    return ids(stream_of(root).batch(SIZE).map(talkative).prefetch(2, workers=2))
-
-
-def test_a_function_may_print_fork_and_start_threads(root):
-    assert in_child(talk, root) == order(root)
 
 
 SCRIPT = """

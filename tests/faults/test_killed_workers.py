@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from inside import Workers
 from processes import WARNINGS, until
+from soak import few_or_many
 
 import yogadl
-from yogadl.errors import WorkerDiedError
 
 # An interrupt is one whatever this process inherited: a shell's background jobs ignore it.
 _MAIN = (
@@ -112,17 +112,6 @@ def build_and_interrupt_with_locks_held(folder: str) -> None:
     build(folder)
 
 
-def filter_slowly(folder: str) -> None:
-    def choose(record: Any) -> bool:
-        if record["i"] % 10 == 0:
-            os.write(1, f"reading in {os.getpid()}\n".encode())
-            time.sleep(10_000)
-        return True
-
-    yogadl.open_storage(folder).submit([{"i": i} for i in range(40)], "data", "1")
-    yogadl.open_storage(folder).fetch("data", "1").filter(choose, workers=3)
-
-
 def at_worker(number: int, do: Callable[[], None]) -> None:
     """Do something while the process of the worker of that number is started, before it is known."""
     start = Workers.start
@@ -154,38 +143,14 @@ def check_that_nothing_stays(builder: "subprocess.Popen[bytes]") -> None:
         pytest.fail("processes of the killed builder are still there")
 
 
-def test_workers_of_a_killed_builder_end_with_it(tmp_path: Path) -> None:
-    builder = start("build", tmp_path)
-    assert builder.stdout is not None
-    reading = {int(builder.stdout.readline().split()[-1]) for _ in range(3)}
-    assert len(reading) == 3
-    builder.kill()
-    check_that_nothing_stays(builder)
-
-
 def test_workers_end_when_their_builder_is_killed_while_it_hands_out_work(tmp_path: Path) -> None:
     builder = start("build_and_die", tmp_path)
     check_that_nothing_stays(builder)
     assert builder.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_workers_of_a_filter_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
-    filtering = start("filter_slowly", tmp_path)
-    assert filtering.stdout is not None
-    reading = {int(filtering.stdout.readline().split()[-1]) for _ in range(3)}
-    assert len(reading) == 3
-    filtering.send_signal(number)
-    check_that_nothing_stays(filtering)
-    assert filtering.returncode != 0
-    assert not list(tmp_path.rglob("*.selection"))
-
-
-@pytest.mark.parametrize("function", ["build", "build_and_interrupt_with_locks_held"])
-def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(
-    tmp_path: Path, function: str
-) -> None:
-    builder = start(function, tmp_path)
+def test_an_interrupted_builder_ends_though_its_workers_have_much_in_hand(tmp_path: Path) -> None:
+    builder = start("build_and_interrupt_with_locks_held", tmp_path)
     assert builder.stdout is not None
     for _ in range(3):  # then it waits for them
         builder.stdout.readline()
@@ -212,7 +177,7 @@ def test_an_error_in_one_worker_is_told_though_the_others_have_much_in_hand(tmp_
     assert builder.returncode == 1
 
 
-@pytest.mark.parametrize("parts", range(1, 6))
+@pytest.mark.parametrize("parts", few_or_many([1, 2, 5], [*range(1, 9)]))
 def test_no_part_of_a_killed_build_with_workers_stays_when_it_is_pruned(tmp_path: Path, parts: int) -> None:
     builder = start("build_steadily", tmp_path)
     for _ in until(_LIMIT_S, f"{parts} parts", builder.kill):
@@ -226,47 +191,3 @@ def test_no_part_of_a_killed_build_with_workers_stays_when_it_is_pruned(tmp_path
     assert left.size_bytes >= held > 0
     storage.prune(unfinished=True)
     assert not list(tmp_path.glob("data/parts/*"))
-
-
-class Once:
-    """A source at one of whose records a function is called, once."""
-
-    def __init__(self, path: Path, do: Callable[[Path], None]) -> None:
-        self.path, self.do = path, do
-
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> int:
-        if index == 60 and not self.path.exists():
-            self.do(self.path)
-        return index
-
-
-def leave_a_child_and_die(path: Path) -> None:
-    child = os.fork()  # which holds the worker's connection open
-    if not child:
-        time.sleep(10_000)
-    path.write_text(str(child))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_the_server(path: Path) -> None:
-    path.touch()
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(10_000)
-
-
-def test_a_worker_that_leaves_a_child_behind_is_replaced(storage: Any, tmp_path: Path) -> None:
-    path = tmp_path / "child"
-    storage.submit(Once(path, leave_a_child_and_die), "d", "1", workers=2)
-    os.kill(int(path.read_text()), signal.SIGKILL)
-    assert list(storage.fetch("d", "1")) == list(range(100))
-
-
-def test_a_build_whose_workers_can_not_be_started_any_more_says_so(storage: Any, tmp_path: Path) -> None:
-    source = Once(tmp_path / "killed", kill_the_server)
-    with pytest.raises(WorkerDiedError, match="the process that starts the workers was killed"):
-        storage.submit(source, "d", "1", workers=2)
-    storage.submit(source, "d", "1", workers=2)
-    assert list(storage.fetch("d", "1")) == list(range(100))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from inside import Workers
-from processes import Process, in_child, wait_until
+from processes import in_child, wait_until
 
 import yogadl
 
@@ -94,38 +93,6 @@ def test_what_a_worker_starts_can_be_terminated(method: str) -> None:
     loader = stream.map(start_and_terminate).batch(4).prefetch(1, workers=1, start_method=method)
     (batch,) = loader
     assert (np.stack(batch["codes"]) == -signal.SIGTERM).all()
-
-
-def leave_to_its_default(method: str, path: str) -> None:
-    alone(signal.SIG_DFL)
-    batches = iter(stream().batch(5).prefetch(4, workers=2, start_method=method))
-    next(batches)
-    pids: list[int] = []
-
-    def are_all_started() -> bool:  # a server and two workers; one worker may answer before the other exists
-        pids[:] = [child.pid for child in psutil.Process().children(recursive=True)]
-        return len(pids) == 3
-
-    wait_until(are_all_started, "two workers", 30)
-    Path(path).write_text(" ".join(map(str, pids)))
-    os.killpg(0, signal.SIGTERM)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_of_an_owner_without_a_handler_end_with_it(method: str, tmp_path: Path) -> None:
-    path = tmp_path / "pids"
-    ending = pytest.raises(AssertionError, match=f"ended with -{signal.SIGTERM:d}")
-    with Process(leave_to_its_default, method, str(path)) as owner, ending:
-        owner.result(60)
-    pids = {int(word) for word in path.read_text().split()}
-    wait_until(lambda: not any(map(is_running, pids)), "all to end", 20)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Signalled:

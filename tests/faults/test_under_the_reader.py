@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -156,34 +155,6 @@ def test_a_folder_removed_under_a_builder_is_an_error_of_the_storage(tmp_path: P
     storage.verify("data", "1")
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_a_prune_without_grace_takes_nothing_from_a_build_that_goes_on(tmp_path: Path, version: str) -> None:
-    storage = submit(tmp_path)
-    pruned = []
-
-    def source() -> Any:
-        for number in range(2000):
-            if number % 250 == 249:
-                pruned.append(storage.prune(grace_s=0).files)
-                pruned.append(in_thread(lambda: yogadl.open_storage(tmp_path).prune(grace_s=0).files))
-            yield {"i": number, "row": np.zeros(30)}
-
-    storage.submit(source, "data", version, part_bytes=5000)
-    assert len(pruned) == 16
-    assert set(pruned) == {()}
-    storage.verify("data", version)
-    storage.verify("data", "1")
-    assert len(storage.fetch("data", version)) == 2000
-
-
-def in_thread(function: Any) -> Any:
-    found = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 def build_slowly(root: Path) -> None:
     """Build, waiting in the middle until told to go on."""
 
@@ -236,13 +207,3 @@ def test_a_prune_takes_what_a_failed_build_left_once_it_is_old_enough(tmp_path: 
     storage.prune(grace_s=0)
     assert not list(tmp_path.rglob("*.mdb"))
     assert not list(tmp_path.rglob("*.idx"))
-
-
-def test_versions_that_share_parts_do_not_lose_them_when_one_goes(tmp_path: Path) -> None:
-    storage = submit(tmp_path)
-    storage.submit(rows(0), "data", "2", part_bytes=5000)
-    assert len(list(tmp_path.rglob("*.mdb"))) == storage.info("data", "1").parts
-    storage.delete("data", "1")
-    storage.prune(grace_s=0)
-    storage.verify("data", "2")
-    assert is_whole(storage.fetch("data", "2"))

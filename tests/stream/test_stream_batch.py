@@ -92,20 +92,6 @@ def test_a_batch_may_be_larger_than_a_chunk():
     assert [len(ids) for ids in batch_ids(stream_of(70_000).batch(30_000))] == [30_000, 30_000, 10_000]
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3])
-def test_one_iterator_reads_so_many_epochs(epochs):
-    stream = stream_of(10, shuffle=True)
-    loader = stream.batch(4, epochs=epochs)
-    assert flat(batch_ids(loader)) == flat(stream.indices(epoch).tolist() for epoch in range(epochs))
-    assert len(loader) == 3 * epochs
-
-
-def test_an_endless_loader_goes_on():
-    stream = stream_of(10, shuffle=True)
-    batches = batch_ids(itertools.islice(stream.batch(4, epochs=None), 30))
-    assert flat(batches) == flat(stream.indices(epoch).tolist() for epoch in range(10))
-
-
 def test_an_endless_loader_has_no_length():
     with pytest.raises(TypeError, match="endless"):
         len(stream_of(10).batch(4, epochs=None))
@@ -129,11 +115,6 @@ def test_an_endless_batch_may_span_several_epochs():
     assert batch_ids(batches) == [[0, 1, 2, 0, 1, 2, 0, 1], [2, 0, 1, 2, 0, 1, 2, 0]]
 
 
-def test_an_empty_batch_of_an_uneven_shard_is_not_yielded():
-    assert batch_ids(stream_of(5, num_shards=2, shard_rank=1).batch(1)) == [[1], [3]]
-    assert batch_ids(stream_of(5, num_shards=2, shard_rank=0).batch(1)) == [[0], [2], [4]]
-
-
 def test_collate_gets_the_records():
     batches = list(stream_of(5).batch(2, collate=lambda records: [record["name"] for record in records]))
     assert batches == [["r0", "r1"], ["r2", "r3"], ["r4"]]
@@ -144,56 +125,10 @@ def test_records_that_are_no_dict_are_batched():
     assert list(open_stream(BareSource(3))) == [0, 1, 2]
 
 
-@given(st.integers(1, 30), st.integers(1, 5), st.integers(1, 6))
-def test_a_padding_field_tells_which_records_are_padding(count, ranks, size):
-    real, padding = [], 0
-    for rank in range(ranks):
-        stream = stream_of(count, num_shards=ranks, shard_rank=rank, pad_shard_remainder=True, shuffle=True)
-        for batch in stream.batch(size, padding_field="is_padding"):
-            assert batch["is_padding"].dtype == np.bool_
-            real += batch["id"][~batch["is_padding"]].tolist()
-            padding += int(batch["is_padding"].sum())
-    assert sorted(real) == list(range(count))
-    assert padding == -count % ranks
-
-
-def test_a_padding_field_without_padding_is_all_false():
-    batches = list(stream_of(5).batch(3, padding_field="is_padding"))
-    assert [batch["is_padding"].tolist() for batch in batches] == [[False] * 3, [False] * 2]
-
-
-def test_a_padding_field_across_epochs():
-    stream = stream_of(3, num_shards=2, shard_rank=1, pad_shard_remainder=True)
-    (batch,) = stream.batch(9, epochs=2, across_epochs=True, padding_field="p")
-    assert batch["id"].tolist() == [1, 0, 1, 0]
-    assert batch["p"].tolist() == [False, True, False, True]
-
-
 def test_with_collate_each_record_has_the_padding_field():
     stream = stream_of(3, num_shards=2, shard_rank=1, pad_shard_remainder=True)
     ((first, second),) = stream.batch(2, collate=tuple, padding_field="p")
     assert (bool(first["p"]), bool(second["p"])) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n": 0}, "batch's n"),
-        ({"n": 2.0}, "batch's n"),
-        ({"n": True}, "batch's n"),
-        ({"n": 2, "epochs": 0}, "epochs"),
-        ({"n": 2, "epochs": False}, "epochs"),
-        ({"n": 2, "drop_remainder": 1}, "drop_remainder"),
-        ({"n": 2, "across_epochs": None}, "across_epochs"),
-        ({"n": 2, "collate": 3}, "collate must be a function"),
-        ({"n": 2, "padding_field": 3}, "name of a field"),
-        ({"n": 2, "padding_field": "pair"}, "choose another"),
-        ({"n": 11, "epochs": None, "drop_remainder": True}, "never yield anything"),
-    ],
-)
-def test_an_argument_that_makes_no_sense_is_refused(arguments, message):
-    with pytest.raises(ConfigurationError, match=message):
-        stream_of(10).batch(**arguments)
 
 
 def test_a_padding_field_needs_a_dict():

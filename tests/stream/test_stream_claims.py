@@ -5,8 +5,6 @@ import threading
 import pytest
 from memory_source import MemorySource, batch_ids, flat, open_stream, record_ids, stream_of
 
-from yogadl.errors import ConfigurationError
-
 
 def epochs_of(count, **options):
     """A shuffled stream, and a function that tells which epoch some ids are."""
@@ -141,12 +139,6 @@ def test_a_look_moves_no_stream():
     next(stream.at(3, 4))
     assert place(stream.state_dict()) == (0, 0)
     assert record_ids(stream) == list(range(10))
-
-
-@pytest.mark.parametrize("arguments", [(0, 11), (-1,), (0, -1), (0.5,), (True,)])
-def test_there_is_no_iterator_nowhere(arguments):
-    with pytest.raises(ConfigurationError):
-        stream_of(10).at(*arguments)
 
 
 def test_a_loaders_state_is_that_of_its_newest_iterator():

@@ -107,12 +107,6 @@ def test_a_cursor_is_counted_within_an_epoch():
     assert [place(stream.cursor(k, epoch=3)) for k in (0, 5)] == [(3, 0), (3, 10)]
 
 
-@pytest.mark.parametrize("arguments", [(-1,), (1.0,), (True,), (1, -1), (6, 1), (4, 0)])
-def test_what_can_not_have_been_delivered_has_no_cursor(arguments):
-    with pytest.raises(ConfigurationError, match=r"delivered|epoch"):
-        stream_of(10, num_shards=2, start_offset=2).cursor(*arguments)
-
-
 @given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 70))
 def test_a_start_offset_is_a_cursor(count, ranks, offset):
     options = {"num_shards": ranks, "shard_rank": ranks - 1, **SHUFFLE}

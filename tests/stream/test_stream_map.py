@@ -150,8 +150,9 @@ def test_results_of_any_kind_make_batches(result, batch):
 
 def test_the_padding_field_comes_after_the_functions():
     stream = stream_of(5, shard_rank=1, num_shards=2, pad_shard_remainder=True).map(double)
-    flags = [batch["pad"].tolist() for batch in stream.batch(2, padding_field="pad")]
-    assert flags == [[False, False], [True]]
+    flags = [batch["pad"] for batch in stream.batch(2, padding_field="pad")]
+    assert [each.tolist() for each in flags] == [[False, False], [True]]
+    assert flags[0].dtype == np.bool_
 
 
 # Shapes
@@ -178,7 +179,6 @@ def test_a_result_of_another_structure_or_dtype_is_one_too(result, declared):
         list(stream.batch(5))
     assert ("spec=" in str(caught.value)) == (declared is not None)
     assert declared is None or f"spec={{'x': yogadl.Leaf(\"{declared}\")}}" in str(caught.value)
-    assert isinstance(StageError("x"), RuntimeError | YogaError)
 
 
 @pytest.mark.parametrize(
@@ -281,24 +281,6 @@ def test_with_a_spec_the_function_is_not_called_to_find_out():
 # Errors
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("record", [1, 7, 8, 99])
-def test_an_error_comes_after_the_batches_before_it_and_next_tries_again(record, threads):
-    fails = FailsAt(record)
-    loader = stream_of(100).map(fails).batch(8)
-    batches = iter(loader.prefetch(3, threads=threads) if threads else loader)
-    seen, error = until_error(batches)
-    assert str(error).startswith(f"map(FailsAt) failed at record {record}: LookupError: no label")
-    assert seen == list(range(record // 8 * 8))
-    assert isinstance(error.__cause__, LookupError)
-    assert (error.stage, error.record) == (0, record)
-    with pytest.raises(StageError):
-        next(batches)
-    fails.records = ()
-    assert batches.state_dict()["position"] == len(seen)
-    assert [n for batch in batches for n in batch["id"].tolist()] == list(range(len(seen), 100))
-
-
 def test_of_single_records_all_before_the_error_are_delivered():
     records = iter(stream_of(100).map(double).map(FailsAt(2 * 77)))
     assert [int(next(records)["id"]) for _ in range(77)] == list(range(0, 154, 2))
@@ -324,18 +306,6 @@ def test_what_is_no_error_of_the_function_passes():
     next(batches)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
-
-
-def test_stop_iteration_ends_no_epoch():
-    def stop(record):
-        if record["id"] == 3:
-            raise StopIteration
-        return record
-
-    with pytest.raises(StageError, match="record 3: StopIteration"):
-        list(stream_of(8).map(stop).batch(2))
-    with pytest.raises(StageError, match="record 3: StopIteration"):
-        list(stream_of(8).map(stop))
 
 
 def test_the_error_pickles():
@@ -514,14 +484,6 @@ def test_a_mapped_reference_reads_as_any_other():
     assert len(list(view.stream(shuffle=True, cursor=cursor))) == 15
 
 
-@pytest.mark.parametrize("view", [lambda ref: ref, lambda ref: ref[10:], lambda ref: ref.fields("id")])
-def test_an_error_in_a_view_comes_after_the_batches_before_it_too(view):
-    batches = iter(view(RecordsRef(MemorySource(100)).map(FailsAt(57))).stream().batch(5))
-    seen, error = until_error(batches)
-    assert seen[-1] == 54
-    assert "record 57" in str(error)
-
-
 # Processes and threads
 
 
@@ -580,6 +542,7 @@ def test_results_that_have_no_stored_form_are_not_exported(tmp_path):
 @pytest.mark.parametrize(
     "view",
     [
+        lambda ref: ref,
         lambda ref: ref[0:],
         lambda ref: ref.select(range(20)),
         lambda ref: ref.fields("id"),

@@ -1,7 +1,6 @@
 """Several datasets mixed by weight: `yogadl.mix`."""
 
 import json
-import os
 import pickle
 from fractions import Fraction
 
@@ -270,57 +269,7 @@ def test_records_can_be_mapped_before_and_after():
         list(stream.batch(16))
 
 
-def test_random_functions_follow_the_position():
-    def noisy(record, rng):
-        return {"id": record["id"], "noise": rng.random()}
-
-    stream = mixed().stream(shuffle=True).random_map(noisy)
-    whole, parts = [(int(r["id"]), float(r["noise"])) for r in stream.at(1)], []
-    for rank in range(3):
-        share = mixed().stream(shuffle=True, shard_rank=rank, num_shards=3).random_map(noisy)
-        parts += [(int(r["id"]), float(r["noise"])) for r in share.at(1)]
-    assert sorted(whole) == sorted(parts)
-
-
 # Stopping and going on
-
-
-@given(
-    ranks=st.lists(st.integers(1, 7), min_size=1, max_size=4),
-    sizes=st.lists(st.integers(1, 90), min_size=4, max_size=4),
-    rows=st.lists(st.integers(0, 5), min_size=4, max_size=4),
-    at_end=st.sampled_from(["stop", "repeat"]),
-    shuffle=st.sampled_from([False, True, yogadl.Blocks(3, 2, 2)]),
-    skip=st.booleans(),
-)
-@settings(deadline=None, max_examples=40)
-def test_stops_and_resumes_over_shards_and_batch_sizes_lose_and_repeat_nothing(
-    ranks, sizes, rows, at_end, shuffle, skip
-):
-    ref = mixed((300, 90, 200), at_end=at_end, seed=2)
-    options = {"shuffle": shuffle, "shuffle_seed": 5, "skip_shuffle_at_epoch_end": skip}
-    wanted = ref.stream(**options).indices(epoch=1).tolist()
-    cursor = json.loads(json.dumps(ref.stream(**options).cursor(delivered=0, epoch=1)))
-    seen = []
-    for number, count in enumerate([*ranks, 1]):
-        states, rest = set(), number == len(ranks)
-        for rank in range(count):
-            loader = ref.stream(**options, shard_rank=rank, num_shards=count, cursor=cursor).batch(sizes[0])
-            batches = iter(loader)
-            for _ in range(10**6 if rest else rows[number % 4]):
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                seen += batch["id"].tolist()
-            states.add(json.dumps(batches.state_dict()))
-        sizes = sizes[1:] + sizes[:1]
-        if not rest and len(states) > 1:  # some shards reached the end, where they are no longer in step
-            assert {json.loads(state)["epoch"] for state in states} == {1, 2}
-            return
-        cursor = json.loads(states.pop())
-        if cursor["epoch"] != 1:
-            break
-    assert sorted(seen) == sorted(wanted)
 
 
 def test_an_epoch_s_end_leads_into_the_next():
@@ -333,17 +282,6 @@ def test_an_epoch_s_end_leads_into_the_next():
     assert [n for batch in across for n in batch["id"].tolist()] == found
     at_end = ref.stream(shuffle=True).cursor(delivered=len(ref))
     assert list(ref.stream(shuffle=True, cursor=at_end).batch(9)) == []
-
-
-def test_padded_and_dropped_shards():
-    ref = mixed((70, 30), (7, 3))
-    padded = ref.stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
-    batches = list(padded.batch(10, padding_field="is_padding"))
-    assert sum(int(batch["is_padding"].sum()) for batch in batches) == 1
-    assert batches[-1]["id"][-1] == ref.stream().indices()[1]
-    assert len(ref.stream(num_shards=3, drop_shard_remainder=True)) == 33
-    many = [ref.stream(shard_rank=rank, num_shards=150).indices().tolist() for rank in range(150)]
-    assert [n for own in many for n in own] == ref.stream().indices().tolist()
 
 
 def test_a_cursor_says_what_is_mixed_and_how():
@@ -397,20 +335,6 @@ def test_other_parents_of_the_same_lengths_are_accepted_by_word_alone():
     with pytest.raises(CursorError, match="fingerprint"):
         ref.stream(cursor=cursor)
     assert ref.stream(cursor=cursor, rebind=True).start == (0, 9)
-
-
-def test_it_pickles_and_survives_a_fork_and_threads():
-    ref = mixed(seed=1)
-    stream = pickle.loads(pickle.dumps(ref)).stream(shuffle=True, num_shards=2)
-    again = pickle.loads(pickle.dumps(stream))
-    wanted = ref.stream(shuffle=True, num_shards=2).indices().tolist()
-    assert again.indices().tolist() == wanted
-    batches = ref.stream(shuffle=True, num_shards=2).batch(9).prefetch(3)
-    assert [n for batch in batches for n in batch["id"].tolist()] == wanted
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if stream.indices().tolist() == wanted else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_cache_is_built_of_a_mix_in_its_order(tmp_path):

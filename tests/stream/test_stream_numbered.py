@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from inside import BatchMemory, Cut, NumberedBatches
 from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
-from yogadl.errors import ConfigurationError
-
 
 @st.composite
 def streams(draw):
@@ -55,22 +53,6 @@ def test_the_first_epoch_begins_where_the_stream_starts_and_cursors_are_the_load
     assert next(batches, None) is None
 
 
-def test_a_number_past_the_first_epoch_is_of_the_next():
-    stream = stream_of(10, start_offset=7)
-    numbered = NumberedBatches(stream, Cut(2))
-    assert [numbered.numbering.locate(number) for number in range(8)] == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0),
-    ]  # fmt: skip
-    assert cursor_after(numbered, 3) == stream.cursor(5)
-
-
-def test_the_padding_field_says_which_records_are_padding():
-    stream = stream_of(5, shard_rank=1, num_shards=2, pad_shard_remainder=True)
-    numbered = NumberedBatches(stream, Cut(2), padding_field="is_padding")
-    flags = [numbered.batch(0, number)["is_padding"].tolist() for number in range(2)]
-    assert flags == [[False, False], [True]]
-
-
 def test_a_batch_that_is_not_there_is_refused():
     numbered = NumberedBatches(stream_of(5), Cut(2, True))
     with pytest.raises(IndexError, match="epoch 3 has no batch 2: it has 2"):
@@ -84,11 +66,6 @@ def test_epochs_without_a_batch_locate_nothing():
         numbered = NumberedBatches(stream_of(5), Cut(6, True))
     with pytest.raises(IndexError, match="an epoch of this shard has none"):
         numbered.numbering.locate(0)
-
-
-def test_a_batch_size_of_zero_is_refused():
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        NumberedBatches(stream_of(5), Cut(0))
 
 
 def test_many_threads_read_the_same():

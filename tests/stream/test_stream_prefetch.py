@@ -1,22 +1,15 @@
 """Reading ahead: the same batches and cursors, in a thread that ends when it should."""
 
 import gc
-import itertools
-import multiprocessing
 import os
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from memory_source import MemorySource, batch_ids, open_stream, record_ids, stream_of
-
-from yogadl.errors import ConfigurationError
+from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
 TIMEOUT_S = 30
 
@@ -50,19 +43,6 @@ class GatedSource(MemorySource):
         return super().columns(indices)
 
 
-@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
-def test_the_batches_are_the_same(count, size, depth, epochs, threads):
-    loader = stream_of(count, shuffle=True).batch(size, epochs=epochs)
-    assert batch_ids(loader.prefetch(depth, threads=threads)) == batch_ids(loader)
-
-
-@SOME
-def test_the_records_are_the_same(threads):
-    stream = stream_of(4000, shuffle=True)
-    assert record_ids(stream.prefetch(3, threads=threads)) == record_ids(stream)
-    assert len(stream.prefetch(3, threads=threads)) == 4000
-
-
 @SOME
 def test_prefetches_stack(threads):
     loader = stream_of(9).batch(2)
@@ -72,10 +52,6 @@ def test_prefetches_stack(threads):
         loader.prefetch(2, threads=2).prefetch(1, threads=threads),
     ):
         assert batch_ids(stacked) == batch_ids(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
-
-
-def test_the_length_is_the_same():
-    assert len(stream_of(9).batch(2).prefetch(2)) == 5
 
 
 @SOME
@@ -154,16 +130,6 @@ def test_beside_a_read_of_several_small_batches_another_is_ready_and_no_more():
 
 
 @SOME
-def test_the_cursor_counts_what_was_delivered(threads):
-    batches = iter(stream_of(100).batch(5).prefetch(3, threads=threads))
-    positions = [batches.state_dict()["position"]]
-    for _ in itertools.islice(batches, 3):
-        positions.append(batches.state_dict()["position"])
-    assert positions == [0, 5, 10, 15]
-    batches.close()
-
-
-@SOME
 def test_loading_a_cursor_starts_again_there(threads):
     stream = stream_of(20)
     batches = iter(stream.batch(5).prefetch(3, threads=threads))
@@ -171,20 +137,6 @@ def test_loading_a_cursor_starts_again_there(threads):
     batches.load_state_dict(stream.cursor(13))
     assert batch_ids(batches) == [[13, 14, 15, 16, 17], [18, 19]]
     assert batches.state_dict()["epoch"] == 1
-
-
-@SOME
-@pytest.mark.parametrize("record_bytes", [10_000_000, 100_000, 32])  # read one by one, and some at a time
-def test_an_error_comes_after_the_batches_before_it(threads, record_bytes):
-    source = MemorySource(20, record_bytes=record_bytes, fails_at=11)
-    batches = iter(open_stream(source).batch(4).prefetch(5, threads=threads))
-    assert batch_ids(itertools.islice(batches, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    with pytest.raises(KeyError, match="on fire") as caught:
-        next(batches)
-    assert "in columns" in "".join(traceback.format_tb(caught.value.__traceback__))
-    assert batches.state_dict()["position"] == 8
-    source.fails_at = None
-    assert batch_ids(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
 
 
 @SOME
@@ -207,13 +159,6 @@ def test_an_error_is_let_go_of_without_the_collector(threads):
         assert held() is None
     finally:
         gc.enable()
-
-
-@SOME
-def test_the_end_is_the_end(threads):
-    batches = iter(stream_of(3).batch(2).prefetch(2, threads=threads))
-    assert len(list(batches)) == 2
-    assert list(batches) == []
 
 
 @SOME
@@ -269,27 +214,6 @@ def test_side_by_side(threads):
     assert sorted(np.concatenate([pair[1]["id"] for pair in pairs])) == list(range(10))
 
 
-def read_on(batches, pipe):
-    pipe.send(batch_ids(batches))
-    pipe.close()
-
-
-@SOME
-def test_a_forked_process_reads_on_where_it_was(threads):
-    context = multiprocessing.get_context("fork")
-    batches = iter(stream_of(20).batch(5).prefetch(2, threads=threads))
-    next(batches)
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=read_on, args=(batches, sender))
-    child.start()
-    assert receiver.poll(TIMEOUT_S)
-    assert (
-        receiver.recv() == batch_ids(batches) == [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
-    )
-    child.join(TIMEOUT_S)
-    assert child.exitcode == 0
-
-
 def ended(program):
     """Run a program, and return how it ended."""
     return subprocess.run(
@@ -299,18 +223,6 @@ def ended(program):
         text=True,
         timeout=TIMEOUT_S,
     )
-
-
-@SOME
-def test_a_live_iterator_does_not_hang_the_interpreters_exit(threads):
-    program = f"""
-from memory_source import open_stream, stream_of
-batches = iter(stream_of(10).batch(2, epochs=None).prefetch(2, threads={threads}))
-next(batches)
-print("left open")
-"""
-    done = ended(program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "left open\n", "")
 
 
 @SOME
@@ -333,14 +245,6 @@ next(batches)
     done = ended(program)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is shutting down" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments", [(0,), (-1,), (1.5,), (True,), (2, -1), (2, 0, 0), (2, 0, -1), (2, 0, True)]
-)
-def test_a_depth_that_makes_no_sense_is_refused(arguments):
-    with pytest.raises(ConfigurationError, match="prefetch's"):
-        stream_of(10).batch(2).prefetch(*arguments)
 
 
 @SOME

@@ -115,22 +115,6 @@ def test_a_row_past_the_end_is_asked_for_in_step():
     assert [shard.after(0, 3) for shard in shards] == [5, 5]
 
 
-@pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_equal_shards_may_cross_epochs(remainder):
-    Shard(7, 0, 2, remainder).require_step(Point(0, 3), None)
-
-
-def test_unequal_shards_may_not_cross_epochs():
-    with pytest.raises(ConfigurationError, match="pad_shard_remainder"):
-        Shard(7, 0, 2, "uneven").require_step(Point(0, 0), 2)
-
-
-def test_an_uneven_first_epoch_is_refused_too():
-    Shard(8, 0, 2, "uneven").require_step(Point(0, 4), None)
-    with pytest.raises(ConfigurationError, match="from position 3 of 8"):
-        Shard(8, 0, 2, "uneven").require_step(Point(0, 3), None)
-
-
 def test_indices_say_what_will_be_read():
     stream = stream_of(50, shuffle=True, shuffle_seed=3, shard_rank=1, num_shards=4, pad_shard_remainder=True)
     for epoch in range(3):
@@ -155,9 +139,3 @@ def test_indices_count_from_the_start_of_the_run_in_its_first_epoch():
     stream = stream_of(10, num_shards=2, start_offset=2)
     assert stream.indices(0).tolist() == [4, 6, 8]
     assert stream.indices(1).tolist() == [0, 2, 4, 6, 8]
-
-
-@pytest.mark.parametrize("arguments", [(-1,), (0, -1), (0, 0, -1), (0, 1.5), (True,)])
-def test_indices_refuse_what_is_no_range(arguments):
-    with pytest.raises(ConfigurationError, match="whole number"):
-        stream_of(10).indices(*arguments)

@@ -8,14 +8,11 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import _chain, _stages, iterator, run, stats
 from memory_source import MemorySource, batch_ids, open_stream, stream_of
-
-from yogadl.errors import ConfigurationError
 
 
 class Clock:
@@ -220,11 +217,6 @@ def test_a_dropped_iterator_leaves_no_bar(monkeypatch):
     assert screen.getvalue().endswith("\n")
 
 
-def test_progress_is_yes_or_no():
-    with pytest.raises(ConfigurationError, match="progress"):
-        stream_of(10).batch(4, progress=np.arange(3))
-
-
 def test_all_is_plain_numbers_by_name(clock):
     stream = open_stream(SlowSource(12, clock)).map(lambda record: clock.takes(2) or record)
     loader = stream.batch(3)
@@ -309,12 +301,6 @@ def test_a_function_that_fails_at_the_end_does_not_keep_a_loop_from_ending():
                 next(batches)
         batches.load_state_dict(start)
     assert calls == [3, 3]
-
-
-@pytest.mark.parametrize("given", [(None,), (5, 1.0), (print, 0), (print, -1.0), (print, "1")])
-def test_a_function_and_seconds_are_needed(given):
-    with pytest.raises(ConfigurationError, match=r"on_stats|every_s"):
-        stream_of(9).batch(3).on_stats(*given)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -116,12 +116,6 @@ def test_across_epochs_each_iterators_last_batch_is_replayed_short():
     assert ids(map(loader.batch_at, range(5))) == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4], [0, 1, 2]]
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "1", None])
-def test_what_is_no_number_of_a_batch_is_refused(step):
-    with pytest.raises(ConfigurationError, match="step"):
-        stream_of(5).batch(2).batch_at(step)
-
-
 def test_where_there_is_no_batch_that_is_said():
     with pytest.warns(UserWarning, match="no batch"):
         loader = stream_of(5).batch(9, drop_remainder=True)

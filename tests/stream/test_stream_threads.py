@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_source import MemorySource, batch_ids, open_stream, stream_of
 
 import yogadl
-from yogadl.errors import ConfigurationError, StageError
+from yogadl.errors import ConfigurationError
 
 TIMEOUT_S = 30
 THREADS = (1, 2, 4)
@@ -109,26 +109,6 @@ def test_whatever_is_made_of_records_is_the_same(made, record_bytes):
     check(lambda: MADE[made](open_stream(source, shuffle=True, shuffle_seed=5, **options)))
 
 
-ORDERS = {
-    "blocks": lambda: ref_of(300).stream(shuffle=yogadl.Blocks(records=16, window=3, lanes=2)),
-    "a mix": lambda: yogadl.mix({"a": (ref_of(200), 0.7), "b": (ref_of(100, 1000), 0.3)}).stream(
-        shuffle=True
-    ),
-    "a concat": lambda: yogadl.concat([ref_of(100), ref_of(31, 1000)]).stream(shuffle=True),
-    "a view": lambda: ref_of(300)[::-3].map(dict).stream(shuffle=True),
-}
-
-
-def ref_of(count, first=0):
-    numbers = np.arange(first, first + count)
-    return yogadl.from_source({"id": numbers, "pair": np.stack([numbers, -numbers], axis=1)})
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_orders_and_views_are_the_same(order):
-    check(lambda: ORDERS[order]().batch(8))
-
-
 def test_the_order_goes_on_behind_what_is_asked_for_at_a_time():
     stream = yogadl.from_source(np.arange(50_000)).stream(shuffle=True)
     for size in (1000, 7):
@@ -154,33 +134,6 @@ def test_what_a_source_raises_comes_where_its_batch_would_have(record, record_by
         assert batches.state_dict()["position"] == len(before)
     source.fails_at = None
     assert [number for ids in batch_ids(batches) for number in ids] == list(range(len(before), 100))
-
-
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("way", ["map", "collate", "after", "records"])
-def test_what_a_function_raises_comes_where_its_batch_would_have(way, threads):
-    fails = True
-
-    def function(given):
-        first = int(given[0]["id"] if isinstance(given, list) else np.ravel(given["id"])[0])
-        if fails and first == 40:
-            raise LookupError("no label")
-        return given
-
-    stream = stream_of(100)
-    loader = {
-        "map": lambda: stream.batch(5).map(function).prefetch(3, threads=threads),
-        "after": lambda: stream.batch(5).prefetch(3, threads=threads).map(function),
-        "collate": lambda: stream.batch(5, collate=function).prefetch(3, threads=threads),
-        "records": lambda: stream.map(function).batch(5).prefetch(3, threads=threads),
-    }[way]()
-    batches = iter(loader)
-    assert len(list(itertools.islice(batches, 8))) == 8
-    with pytest.raises(LookupError if way == "collate" else StageError, match="no label"):
-        next(batches)
-    assert batches.state_dict()["position"] == 40
-    fails = False
-    assert len(list(batches)) == 12
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -241,8 +194,3 @@ def test_a_batch_that_is_kept_keeps_no_more_than_twice_its_bytes(row, size, thre
         batch["row"][:] = 0
         batch["p"][:] = True  # which is nobody else's
     assert not any(np.shares_memory(a["row"], b["row"]) for a, b in itertools.pairwise(found))
-
-
-def test_threads_and_workers_exclude_each_other():
-    with pytest.raises(ConfigurationError):
-        stream_of(10).batch(2).prefetch(2, workers=2, threads=2)

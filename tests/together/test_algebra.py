@@ -156,13 +156,18 @@ def by_cursor(made, dice, program, other=None):
     wanted = epoch_rows(made, program, seed, epoch, is_shuffled)
     cursor = made.ref.stream(shuffle=is_shuffled, shuffle_seed=seed).cursor(0, epoch=epoch)
     seen = []
-    for ref in (made.ref, made.ref if other is None else other.ref):
-        ranks, size = dice.number(1, 3), dice.number(1, 4)
-        steps = dice.number(0, 3)
-        dice.say(f"{steps} batches of {size} on {ranks} ranks, of epoch {epoch} with seed {seed}")
+    for leg in range(dice.number(2, 4)):
+        ref = made.ref if other is None or leg % 2 == 0 else other.ref
+        ranks, size, threads = dice.number(1, 3), dice.number(1, 4), dice.number(0, 2)
+        steps, loads = dice.number(0, 3), dice.flag()
+        dice.say(
+            f"{steps} batches of {size} on {ranks} ranks, {threads} threads, of epoch {epoch}, seed {seed}"
+        )
         options = {"shuffle": is_shuffled, "shuffle_seed": seed, "cursor": cursor}
-        read, cursor = in_step(ref, ranks, size, steps, options)
+        read, cursor = in_step(ref, ranks, size, steps, options, threads, loads)
         seen += read
+        if cursor["epoch"] != epoch:
+            break
     ref = pickle.loads(pickle.dumps(ref, protocol=5))
     if cursor["epoch"] == epoch:
         last = ref.stream(shuffle=is_shuffled, shuffle_seed=seed, cursor=cursor)
@@ -170,10 +175,15 @@ def by_cursor(made, dice, program, other=None):
     compare(seen, wanted)
 
 
-def in_step(ref, ranks, size, steps, options):
+def in_step(ref, ranks, size, steps, options, threads, loads):
     """Return the rows of some batches of each rank, by position, and the cursor after them."""
-    loaders = [ref.stream(shard_rank=rank, num_shards=ranks, **options).batch(size) for rank in range(ranks)]
-    iterators = [iter(loader) for loader in loaders]
+    iterators = []
+    for rank in range(ranks):
+        given = options | ({"cursor": None} if loads else {})
+        loader = ref.stream(shard_rank=rank, num_shards=ranks, **given).batch(size)
+        iterators.append(iter(loader.prefetch(2, threads=threads) if threads else loader))
+        if loads:
+            iterators[-1].load_state_dict(options["cursor"])
     seen, epoch = [], options["cursor"]["epoch"]
     cursor = options["cursor"]
     for _ in range(steps):

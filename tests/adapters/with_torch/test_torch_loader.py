@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -31,7 +30,6 @@ from yogadl.errors import (
     ConfigurationError,
     StageError,
     StorageError,
-    WorkerDiedError,
 )
 
 RECORDS = 101
@@ -615,27 +613,6 @@ def test_workers_that_still_start_when_the_program_ends_are_no_error(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{list(range(8))}\n", "")
 
 
-def read_on(batches, loader, queue):
-    queue.put((ids(batches), ids(loader)))
-
-
-@pytest.mark.parametrize("is_persistent", [False, True])
-def test_a_forked_process_goes_on_with_workers_of_its_own(ref, is_persistent):
-    loader = adapter.make_dataloader(stream_of(ref), 8, 2, persistent_workers=is_persistent)
-    ids(loader)
-    batches = iter(loader)
-    first = ids([next(batches)])
-    context = torch.multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=read_on, args=(batches, loader, queue))
-    process.start()
-    theirs = queue.get(timeout=100)
-    process.join()
-    assert theirs == (gold(stream_of(ref), 1)[8:], gold(stream_of(ref), 2))
-    assert first + ids(batches) == gold(stream_of(ref), 1)
-    assert ids(loader) == gold(stream_of(ref), 2)
-
-
 def test_a_thread_may_iterate(ref):
     found = []
     thread = threading.Thread(target=lambda: found.extend(ids(adapter.make_dataloader(stream_of(ref), 8, 2))))
@@ -667,13 +644,6 @@ class OddError(Exception):
         self.code = code
 
 
-class StubbornError(Exception):
-    """One that does not pickle."""
-
-    def __reduce__(self):
-        raise TypeError("no")
-
-
 @pytest.mark.parametrize("error", [KeyError("gone"), StorageError("the disk is on fire"), OddError(7, "odd")])
 def test_an_error_in_a_worker_is_raised_as_what_it_was_and_nothing_is_lost(tmp_path, error):
     path = tmp_path / "mended"
@@ -696,47 +666,10 @@ def test_an_error_in_a_worker_is_raised_as_what_it_was_and_nothing_is_lost(tmp_p
     assert found + ids(batches) == list(range(40))
 
 
-def test_an_error_that_does_not_pickle_is_told_all_the_same(tmp_path):
-    path = tmp_path / "mended"
-    path.touch()
-    source = yogadl.from_source(Failing(str(path), StubbornError("stubborn")), fingerprint="failing")
-    path.unlink()
-    with pytest.raises(RuntimeError, match="StubbornError: stubborn"):
-        ids(adapter.make_dataloader(source.stream(), 4, 2))
-
-
-@pytest.mark.parametrize("is_persistent", [False, True])
-def test_a_killed_worker_is_an_error_after_which_it_goes_on(ref, is_persistent):
-    loader = adapter.make_dataloader(stream_of(ref), 1, 2, transform=half, persistent_workers=is_persistent)
-    batches = iter(loader)
-    found = [next(batches) for _ in range(4)]
-    os.kill(found[-1]["pid"], signal.SIGKILL)
-    with pytest.raises(WorkerDiedError, match="of make_dataloader died of SIGKILL") as caught:
-        found.extend(batches)
-    assert "may lack memory" in caught.value.__notes__[0]
-    assert batches.state_dict()["position"] == len(found)
-    found += list(batches)
-    assert ids(found) == gold(stream_of(ref), 0)
-
-
 def wait_for(path, batch):
     while not path.exists():
         threading.Event().wait(0.01)
     return batch
-
-
-def test_a_worker_that_takes_too_long_is_told_as_that_and_it_goes_on(ref, tmp_path):
-    path = tmp_path / "now"
-    transform = functools.partial(wait_for, path)
-    batches = iter(adapter.make_dataloader(stream_of(ref), 8, 1, transform=transform, timeout=1))
-    with pytest.raises(RuntimeError, match="timed out after 1 seconds") as caught:
-        next(batches)
-    assert isinstance(caught.value, TimeoutError)
-    (note,) = caught.value.__notes__
-    assert "Give it more time (timeout=)" in note
-    assert "memory" not in note
-    path.touch()
-    assert ids(batches) == gold(stream_of(ref), 0)
 
 
 def wait_first(path, number):

@@ -9,22 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds import KINDS, open_kind
 from processes import Process, fork, wait, wait_until
 
 import yogadl
-from yogadl.errors import WorkerDiedError
 from yogadl.storage import CacheStorage
 
-KINDS = ("folder", "shared folder", "bucket")
 RECORDS = 1280
 PARTITIONS = 40
 EACH = RECORDS // PARTITIONS
-
-
-def open_kind(kind: str, root: Path) -> CacheStorage:
-    if kind == "bucket":
-        return yogadl.open_storage(f"file://{root}/bucket", mirror=root / "mirror")
-    return yogadl.open_storage(root / "caches", shared=kind == "shared folder")
 
 
 def say(folder: Path, what: object) -> None:
@@ -133,27 +126,6 @@ def test_a_worker_that_is_killed_costs_its_partition_alone(tmp_path: Path, sourc
         builder.result()
     check(open_kind("folder", tmp_path))
     assert len(said(tmp_path)) <= RECORDS + 2 * EACH
-
-
-def dies_at(folder: Path, deadly: int, number: int) -> list[int]:
-    if number == deadly:
-        say(folder, number)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [number]
-
-
-def test_a_partition_that_kills_its_worker_three_times_is_named(tmp_path: Path) -> None:
-    source = yogadl.partitioned.of(range(6), functools.partial(dies_at, tmp_path, 3))
-    storage = yogadl.open_storage(tmp_path / "caches")
-    with pytest.raises(
-        WorkerDiedError,
-        match=r"partition 3 of 6 \('3'\): 3 worker processes died during this call, the last one of SIGKILL",
-    ):
-        storage.submit(source, "data", "1", workers=2)
-    assert said(tmp_path) == [3, 3, 3]
-    harmless = yogadl.partitioned.of(range(6), functools.partial(dies_at, tmp_path, -1))
-    storage.submit(harmless, "data", "1", workers=2)
-    assert storage.fetch("data", "1").gather(range(6)).tolist() == list(range(6))
 
 
 # Tasks that know nothing of each other.

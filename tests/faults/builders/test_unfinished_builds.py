@@ -11,21 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from inside import BucketRoot
+from kinds import KINDS, open_kind
 from processes import fork, in_child, until, wait, wait_until
 
-import yogadl
 from yogadl.storage import CacheStorage
 
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records
 STOPPED_AT = 300
-KINDS = ("folder", "shared folder", "bucket")
-
-
-def open_kind(kind: str, root: Path) -> CacheStorage:
-    if kind == "bucket":
-        return yogadl.open_storage(f"file://{root}/bucket", mirror=root / "mirror")
-    return yogadl.open_storage(root / "caches", shared=kind == "shared folder")
 
 
 def rows(seed: int) -> np.ndarray:
@@ -131,6 +124,7 @@ def test_an_iterator_that_fails_again_and_again_leaves_nothing(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("forked_workers")
 def test_what_workers_wrote_of_other_data_goes_with_the_next_build_that_is_published(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,77 @@ import time
 
 import numpy as np
 from processes import wait_until
-from worker_functions import with_pid
 
 
-def trap(path, how, batch):
-    """Do something to this process at the batch that begins an epoch's tenth position, if a file is there."""
-    number = int(batch["id"][0])
+def trap(path, how, given):
+    """Do something at the record, or the batch that begins with it, whose number is in a file."""
+    number = int(np.ravel(given["id"])[0])
     if path.exists() and str(number) in path.read_text().split():
         how(path)
-    return with_pid(batch)
+    return given
+
+
+class StubbornError(Exception):
+    """One that does not pickle."""
+
+    def __reduce__(self):
+        raise TypeError("no")
+
+
+class OddError(Exception):
+    """One that can't be made from a text alone."""
+
+    def __init__(self, code, what):
+        super().__init__(code, what)
+        self.code = code
+
+
+def fail(path):
+    raise LookupError("no label")
+
+
+def fail_stubbornly(path):
+    raise StubbornError("stubborn")
+
+
+def fail_oddly(path):
+    raise OddError(7, "odd")
+
+
+def stop(path):
+    raise StopIteration
+
+
+def call_exit(path):
+    sys.exit(3)
+
+
+def be_slow(path):
+    time.sleep(0.5)
+
+
+def kill_the_server(path):
+    """Kill the process that starts the workers, and with it this one."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+
+
+def die_once(path):
+    path.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_and_die_once(path):
+    path.rename(path.with_suffix(".over"))
+    fork_and_die(path)
+
+
+def block(folder, first, given):
+    """Say that this process is at a record that is not among the first, and stay there."""
+    if int(np.ravel(given["id"])[0]) >= first:
+        (folder / str(os.getpid())).touch()
+        time.sleep(10_000)
+    return given
 
 
 def die(path):
@@ -50,10 +112,8 @@ def hang_first(path, only, number):
         hang(path)
 
 
-def leave_by_exit(number, given):
-    if number in (None, given if isinstance(given, int) else int(np.ravel(given["id"])[0])):
-        sys.exit(3)
-    return given
+def leave_by_exit(number):
+    sys.exit(3)
 
 
 def note_replacement(path, number):
@@ -93,17 +153,17 @@ def slow_batch(batch):
     return batch
 
 
-def talkative(batch):
+def talk(path):
     """Print, fork and start threads, as users' functions may."""
     print("in a worker", flush=False)
     if (child := os.fork()) == 0:
         os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     found = []
-    thread = threading.Thread(target=found.append, args=(batch,))
+    thread = threading.Thread(target=found.append, args=(path,))
     thread.start()
     thread.join()
-    return found[0]
+    assert found == [path]
 
 
 def killing(odds, seed, batch):
