@@ -83,7 +83,6 @@ SILENT = [
     for number, operation in enumerate(OPERATIONS)
     for other, silence in enumerate(SILENCES)
     if operation in ("get", "range", "large range", "list") or silence in ("delay", "stall", "reset", "503")
-    if (operation, silence) not in (("put", "reset"), ("put of a file", "reset"))
 ]
 
 

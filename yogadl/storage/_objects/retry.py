@@ -156,6 +156,7 @@ class Attempts:
         self._what = what
         # When these attempts end at the latest, if a request of the same operation was given up before.
         self._hurried_end_s: float | None = None
+        self._sent_bytes = 0  # the most that one attempt sent
         self.restart()
         given_up_s = retrier.given_up_s
         if given_up_s is not None and given_up_s > operation_start_s():
@@ -179,6 +180,19 @@ class Attempts:
         self._bytes += size_bytes
         if self._bytes >= PROGRESS_BYTES:
             self.restart()
+
+    def sends_anew(self) -> Callable[[int], None]:
+        """Return `moved` for an attempt that sends all again: what earlier ones have sent is no progress."""
+        sent_bytes = 0
+
+        def moved(size_bytes: int) -> None:
+            nonlocal sent_bytes
+            sent_bytes += size_bytes
+            if sent_bytes > self._sent_bytes:
+                more, self._sent_bytes = sent_bytes - self._sent_bytes, sent_bytes
+                self.moved(more)
+
+        return moved
 
     def answered(self) -> None:
         """Note that the store has done the operation."""

@@ -168,7 +168,7 @@ class StoreBucket(Bucket):
     def put(self, name: str, content: bytes | Path) -> Object:
         key = self._key(name)
         attempts = Attempts(self._retrier, f"write {self.url}/{name}")
-        return self._below_root(attempts.call(lambda: self._store.put(key, content, attempts.moved)))
+        return self._below_root(attempts.call(lambda: self._store.put(key, content, attempts.sends_anew())))
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         key = self._key(name)
