@@ -47,7 +47,7 @@ SCALED = {
 
 
 @contextmanager
-def bounded(file_bytes: int = 2**28, processor_s: float = 10) -> Iterator[None]:
+def bounded(file_bytes: int = 2**30, processor_s: float = 10) -> Iterator[None]:
     """Let no file grow larger, and nothing run longer: a build that never ends fails, and fills no disk."""
 
     def fail(*_: object) -> None:
