@@ -21,11 +21,6 @@ from yogadl.storage import copy
 COUNTS = [7, 1, 23, 12]
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 def one_file_a_group(monkeypatch):
     """Have a part for each file."""
     set_constants(monkeypatch, GROUPS=10**9, LEAST_GROUP_BYTES=1, LEAST_UNREAD_FILES=1)

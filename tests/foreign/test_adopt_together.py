@@ -17,11 +17,6 @@ from yogadl.errors import CursorError
 SUFFIX = SUFFIXES["jsonl"]
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 def upper(line):
     return line.upper()
 

@@ -14,11 +14,6 @@ from yogadl.storage import copy
 COUNTS = [13, 1, 40, 7]
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 @pytest.fixture(autouse=True)
 def one_file_a_group(monkeypatch):
     set_constants(monkeypatch, LEAST_GROUP_BYTES=0, LEAST_UNREAD_FILES=1)

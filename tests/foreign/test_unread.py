@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from foreign_files import tar_member, tfrecord_of
+from foreign_files import mds_of, tar_member, tfrecord_of
 from inside import adopted
-from test_mds import shard
 
 import yogadl
 
@@ -24,7 +23,7 @@ def write(folder, form):
             (folder / f"{number}.tfrecord").write_bytes(tfrecord_of(values))
         elif form == "mds":
             samples = [[value, b"%08d" % k] for k, value in enumerate(values)]
-            (folder / f"{number}.mds").write_bytes(shard({"a": "bytes", "b": "int"}, samples))
+            (folder / f"{number}.mds").write_bytes(mds_of({"a": "bytes", "b": "int"}, samples))
         else:
             lines = [json.dumps(len(value)) for value in values]
             (folder / f"{number}.jsonl").write_text("\n".join(lines))
