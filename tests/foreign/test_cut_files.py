@@ -24,11 +24,8 @@ def value_of(number, size=VALUE_BYTES):
 
 
 def write_tar(path, sizes):
-    return write(
-        path,
-        "webdataset",
-        [{"__key__": f"{n:04d}", "bin": value_of(n, size)} for n, size in enumerate(sizes)],
-    )
+    samples = [{"__key__": f"{n:04d}", "bin": value_of(n, size)} for n, size in enumerate(sizes)]
+    return write(path, "webdataset", samples)
 
 
 def adopt(root, *counts, size=50):
