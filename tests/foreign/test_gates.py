@@ -168,7 +168,7 @@ def test_no_way_into_a_storage_gains_a_place_of_this_machine(tmp_path, way, kind
         assert not [record for record in found if SECRET in record], address
 
 
-@pytest.mark.parametrize("way", ["copied", "pulled", "pushed"])
+@pytest.mark.parametrize("way", ["copied", "copied with values", "pulled", "pushed", "submitted"])
 @pytest.mark.parametrize("is_bucket", [True, False])
 def test_a_version_of_permitted_places_comes_in_each_way(tmp_path, way, is_bucket):
     records = write_numbered(tmp_path / "raw", "jsonl", [3])
