@@ -1,12 +1,10 @@
 """Write small files of each format that is adopted, and say which records they have."""
 
-import io
-import struct
-import tarfile
 from pathlib import Path
 
+import foreign_files
 import numpy as np
-from foreign_files import tfrecord_of
+from foreign_files import megatron_of, npy_of, tfrecord_of
 
 FORMATS = ("webdataset", "tfrecord", "jsonl", "npy", "megatron")
 SUFFIXES = {"webdataset": "tar", "tfrecord": "tfrecord", "jsonl": "jsonl", "npy": "npy", "megatron": "bin"}
@@ -38,38 +36,25 @@ def content(form, records):
     if form == "jsonl":
         return b"".join(line + b"\n" for line in records)
     if form == "npy":
-        file = io.BytesIO()
-        np.save(file, np.array(records, np.int16).reshape(-1, 3, 4))
-        return file.getvalue()
-    return b"".join(tokens.tobytes() for tokens in records)
+        return npy_of(np.array(records, np.int16).reshape(-1, 3, 4))
+    return megatron_of(records)[0]
 
 
 def tar_of(samples):
     """Return a tar file of samples, as webdataset has them."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for sample in samples:
-            for name, value in sample.items():
-                if name != "__key__":
-                    member = tarfile.TarInfo(f"{sample['__key__']}.{name}")
-                    member.size = len(value)
-                    archive.addfile(member, io.BytesIO(value))
-    return file.getvalue()
+    return foreign_files.tar_of(
+        (f"{sample['__key__']}.{name}", value)
+        for sample in samples
+        for name, value in sample.items()
+        if name != "__key__"
+    )
 
 
 def write(path: Path, form, records):
     """Write a file of records; that of Megatron with its index."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if form == "megatron":
-        lengths = [len(tokens) for tokens in records]
-        pointers = (np.cumsum([0, *lengths])[:-1] * 4).astype("<i8")
-        path.with_suffix(".idx").write_bytes(
-            b"MMIDIDX\0\0"
-            + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1)
-            + np.array(lengths, "<i4").tobytes()
-            + pointers.tobytes()
-            + np.arange(len(lengths) + 1, dtype="<i8").tobytes()
-        )
+        path.with_suffix(".idx").write_bytes(megatron_of(records)[1])
     path.write_bytes(content(form, records))
     return path
 

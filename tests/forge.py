@@ -16,7 +16,7 @@ from typing import Any
 import damage
 import ml_dtypes
 import numpy as np
-from inside import ArrayFile
+from inside import ArrayFile, ForeignFile, ForeignFiles
 from xxhash import xxh3_64_intdigest
 
 import yogadl
@@ -177,6 +177,23 @@ class Forgery:
             parts.append((path.read_bytes(), _read(named if named.exists() else path.with_suffix(".idx"))))
         return Forgery(folder, version, manifest, table, parts)
 
+    def name_files(self, change: Callable[[ForeignFile], ForeignFile], *, in_table: bool = True) -> None:
+        """Name other foreign files: in the indexes, and in the part table."""
+        arrays = dict(self.table.arrays)
+        if in_table:
+            had = ForeignFiles(*(arrays[f"foreign.{name}"] for name in ("bytes", "text", "ends")))
+            files = ForeignFiles.of([change(file) for file in had])
+            changed = {
+                "foreign.bytes": files.size_bytes,
+                "foreign.text": files.text,
+                "foreign.ends": files.ends,
+            }
+            self.table = ArrayFile(arrays | changed, self.table.document)
+        for number, (content, index) in enumerate(self.parts):
+            named = [change(ForeignFile(*file)) for file in index.document["foreign"]]
+            entry = [[file.address, file.size_bytes, file.tag] for file in named]
+            self.parts[number] = content, ArrayFile(index.arrays, {**index.document, "foreign": entry})
+
     def mutate(self, rng: random.Random) -> str:
         """Change one thing, and say what."""
         what = rng.choice(("manifest", "manifest", "builder", "spec", "text", *LOWER))
@@ -286,9 +303,10 @@ def _with_words(content: bytes, blocks: list[tuple[str, int, int]], rng: random.
     return bytes(changed)
 
 
-def with_checksums(index: ArrayFile, content: bytes) -> ArrayFile:
+def with_checksums(index: ArrayFile, content: bytes, kind: str = "") -> ArrayFile:
+    """Return an index of this content, of which only blocks of one kind may have changed."""
     arrays = dict(index.arrays)
-    for name in {block[0] for block in _blocks(index, "")}:
+    for name in {block[0] for block in _blocks(index, kind)}:
         sums = [xxh3_64_intdigest(content[at : at + length]) for _, at, length in _blocks(index, name)]
         arrays[name.replace("position", "checksum")] = np.array(sums, np.uint64)
     return ArrayFile(arrays, index.document)

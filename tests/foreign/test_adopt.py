@@ -2,15 +2,13 @@
 
 import json
 import os
-import re
-import struct
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from adopted_files import FORMATS, SUFFIXES, every, plain, record, write, write_numbered
-from foreign_files import bytes_feature, entry, example_of, int64_feature, tfrecord_of
+from adopted_files import FORMATS, SUFFIXES, every, plain, write, write_numbered
+from foreign_files import bytes_feature, example_of, int64_feature, mds_config, mds_of, tfrecord_of
 from inside import set_constants
 from processes import in_fork
 
@@ -19,11 +17,6 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError, Un
 from yogadl.storage import copy
 
 COUNTS = [7, 1, 23, 12]
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
 
 
 def one_file_a_group(monkeypatch):
@@ -69,25 +62,14 @@ def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkey
             assert every(ref) == expected
             assert every(ref, numbers) == [expected[k] for k in numbers]
             assert [plain(ref[k]) for k in (0, 17, -1)] == [expected[k] for k in (0, 17, -1)]
-            assert every(ref[5:40:3]) == expected[5:40:3]
-            assert every(ref[::-1]) == expected[::-1]
             if form == "webdataset":
                 assert every(ref.fields("cls", "__key__"), numbers) == [
                     {"cls": expected[k]["cls"], "__key__": expected[k]["__key__"]} for k in numbers
                 ]
-        ref = opened.fetch("d", "1")
-        assert every(ref.filter(_is_even)) == expected[::2] or form != "jsonl"
-        ordinary = [record(form, k) for k in range(100, 110)]
-        storage.submit(ordinary, "other", "1")
-        joined = yogadl.concat([ref, storage.fetch("other", "1")])
-        assert every(joined, [42, 43, 0, 52]) == [
-            expected[42], plain(ordinary[0]), expected[0], plain(ordinary[9])
-        ]  # fmt: skip
     assert storage.verify("d", "1").records == len(records)
-
-
-def _is_even(value):
-    return int(re.search(rb"\d+", value)[0]) % 2 == 0 if isinstance(value, bytes) else True
+    copied = storage.submit(records, "s", "1")
+    assert ref.spec == copied.spec
+    assert (ref.fingerprint == copied.fingerprint) == read
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -102,6 +84,7 @@ def test_streams_with_threads_and_workers_give_each_record_once(tmp_path, storag
         assert [plain(each) for each in stream] == plain_order
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("form", ["webdataset", "megatron"])
 def test_processes_adopt_the_same_as_one(tmp_path, storage, form, monkeypatch):
     one_file_a_group(monkeypatch)
@@ -111,17 +94,6 @@ def test_processes_adopt_the_same_as_one(tmp_path, storage, form, monkeypatch):
         together = adopted(storage, tmp_path / "in", form, f"together-{read}", read=read, workers=2)
         assert every(together) == every(alone) == expected
         assert alone.fingerprint == together.fingerprint
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_the_fingerprint_of_what_was_read_is_that_of_the_records(tmp_path, storage, form):
-    records = write_numbered(tmp_path / "in", form, COUNTS)
-    ref = adopted(storage, tmp_path / "in", form)
-    storage.submit(records, "s", "1")
-    assert ref.fingerprint == storage.fetch("s", "1").fingerprint
-    assert ref.spec == storage.fetch("s", "1").spec
-    weak = adopted(storage, tmp_path / "in", form, "2", read=False)
-    assert weak.fingerprint != ref.fingerprint
 
 
 def test_values_of_every_size_around_the_window_come_back(tmp_path, storage, monkeypatch):
@@ -154,16 +126,13 @@ def test_groups_of_any_number_of_files_keep_the_order(tmp_path, storage, count, 
 
 def test_features_are_gathered_and_refreshed(tmp_path, storage):
     def example(number):
-        return example_of(
-            entry(b"image", bytes_feature(b"i" * (50 + number))), entry(b"label", int64_feature([number]))
-        )
+        return example_of(image=bytes_feature(b"i" * (50 + number)), label=int64_feature([number]))
 
     features = {"image": "bytes", "label": "int64"}
     (tmp_path / "a.tfrecord").write_bytes(tfrecord_of([example(0), example(1)]))
     storage.adopt(str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", features=features)
     (tmp_path / "b.tfrecord").write_bytes(tfrecord_of([example(2)]))
-    assert storage.refresh("d", "1", "2").lineage.version == "2"
-    found = storage.fetch("d", "2").gather(range(3))
+    found = storage.refresh("d", "1", "2").gather(range(3))
     assert list(found["image"]) == [b"i" * 50, b"i" * 51, b"i" * 52]
     assert np.asarray(found["label"]).tolist() == [0, 1, 2]
 
@@ -204,23 +173,6 @@ def test_a_copy_with_values_has_the_records_and_needs_no_files(tmp_path, storage
         assert every(target.fetch("d", f"{read}")) == expected
 
 
-def as_dict(tokens):
-    return {"tokens": tokens}
-
-
-def test_packs_of_adopted_tokens_are_those_of_a_cache(tmp_path, storage):
-    records = write_numbered(tmp_path / "in", "megatron", COUNTS)
-    storage.submit(records, "s", "1")
-    for read in (True, False):
-        ref = adopted(storage, tmp_path / "in", "megatron", f"{read}", read=read)
-        spec = {"tokens": yogadl.Leaf("int32", (None,))}
-        both = [each.map(as_dict, spec=spec) for each in (ref, storage.fetch("s", "1"))]
-        packs, expected = (each.packed(64, fields="tokens") for each in both)
-        rows = [[plain(row) for row in each.stream()] for each in (packs, expected)]
-        assert rows[0] == rows[1]
-        assert len(rows[0]) > 3
-
-
 def test_values_in_a_file_of_gigabytes_that_is_not_read(tmp_path, storage):
     """Its blocks are many; a place in the file has more than 32 bits."""
     rows, row_bytes = 5200, 2**20
@@ -248,19 +200,12 @@ def test_what_was_not_read_can_not_be_checked(tmp_path, storage):
 
 def test_the_shards_that_an_index_names_are_found_through_links(tmp_path, storage):
     (tmp_path / "real").mkdir()
-    listed = []
+    columns, listed = {"text": "str"}, []
     for number in (1, 0):  # the order is that of the index
-        name, text = f"shard.{number}.mds", b"text %d" % number
-        config = {
-            "column_names": ["text"], "column_encodings": ["str"], "column_sizes": [None],
-            "compression": None, "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2,
-        }  # fmt: skip
-        document, sample = json.dumps(config).encode(), struct.pack("<I", len(text)) + text
-        offsets = np.cumsum([20 + len(document), *[len(sample)] * 3]).astype("<u4")
-        shard = struct.pack("<I", 3) + offsets.tobytes() + document + sample * 3
+        name, shard = f"shard.{number}.mds", mds_of(columns, [[b"text %d" % number]] * 3)
         (tmp_path / "real" / name).write_bytes(shard)
         raw_data = {"basename": name, "bytes": len(shard), "hashes": {}}
-        listed.append({**config, "samples": 3, "raw_data": raw_data, "zip_data": None})
+        listed.append({**mds_config(columns), "samples": 3, "raw_data": raw_data, "zip_data": None})
     (tmp_path / "real/index.json").write_text(json.dumps({"version": 2, "shards": listed}))
     (tmp_path / "link").symlink_to("real")
     for number, path in enumerate(("real", "link", "link/", "link/index.json")):
@@ -373,17 +318,6 @@ def test_a_folder_that_can_not_be_listed_is_an_error():
         (Path(folder) / "in/closed").chmod(0o700)
 
 
-def test_formats_and_options_that_are_none_are_refused(tmp_path, storage):
-    write(tmp_path / "a.jsonl", "jsonl", [b"a"])
-    for options in (
-        {"format": "parquet"},
-        {"format": "jsonl", "fields": ["a"]},
-        {"format": "npy", "missing": "empty"},
-    ):
-        with pytest.raises(ConfigurationError):
-            storage.adopt(str(tmp_path / "a.jsonl"), "d", "1", **options)
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_files_without_records_are_left_out(tmp_path, storage, form):
     counts = [2, 0, 3, 0] if form == "webdataset" else [0, 2, 0, 3, 0]
@@ -432,7 +366,7 @@ def test_text_that_is_no_utf8_is_found_where_it_is_read(tmp_path, storage, monke
     set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=window_bytes)
     texts = [b"plain", "ü".encode() * 60, b"", "ü".encode()[:1], b"last"]
     for count in (5, 3):  # the first three are sound
-        records = [example_of(entry(b"t", bytes_feature(text))) for text in texts[:count]]
+        records = [example_of(t=bytes_feature(text)) for text in texts[:count]]
         (tmp_path / f"{count}.tfrecord").write_bytes(tfrecord_of(records))
     how = {"format": "tfrecord", "features": {"t": "str"}}
     with pytest.raises(UnsupportedDataError, match=r"5\.tfrecord, byte \d+: a text there is not UTF-8"):

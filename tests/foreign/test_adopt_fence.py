@@ -3,10 +3,9 @@
 import os
 
 import forge
-import numpy as np
 import pytest
 from adopted_files import every, write, write_numbered
-from inside import ArrayFile, ForeignFile, ForeignFiles, ForeignStores, LocalBucket
+from inside import ForeignFile, ForeignFiles, ForeignStores, LocalBucket
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, YogaError
@@ -30,22 +29,7 @@ def foreign(tmp_path, name="raw"):
 def with_address(root, change):
     """Forge a version: its files are at the addresses that `change` returns for them."""
     forgery = forge.Forgery.of(root)
-    sizes, text, ends = (forgery.table.arrays[f"foreign.{name}"] for name in ("bytes", "text", "ends"))
-    files = [change(file) for file in ForeignFiles(sizes, text, ends)]
-    changed = ForeignFiles.of(files)
-    arrays = dict(forgery.table.arrays)
-    arrays |= {
-        "foreign.bytes": changed.size_bytes,
-        "foreign.text": changed.text,
-        "foreign.ends": changed.ends,
-    }
-    forgery.table = ArrayFile(arrays, forgery.table.document)
-    forgery.parts = [
-        (content, ArrayFile(index.arrays, {**index.document, "foreign": [
-            [each.address, each.size_bytes, each.tag] for each in
-            (change(ForeignFile(*file)) for file in index.document["foreign"])]}))
-        for content, index in forgery.parts
-    ]  # fmt: skip
+    forgery.name_files(change)
     forgery.write()
 
 
@@ -57,7 +41,7 @@ def secret_at(tmp_path):
     return path, str(status.st_mtime_ns)
 
 
-def all_refused(storage, match, records):
+def all_refused(storage, match):
     """Check that no way to read gives a record."""
     for call in (
         lambda: every(storage.fetch("data", "1")),
@@ -80,7 +64,7 @@ def test_a_bucket_adopts_what_it_is_told_to_and_nothing_else(tmp_path, records):
             assert every(opened.fetch("data", "1", check=check)) == records
         assert list(opened.fetch("data", "1").stream().prefetch(2)) == records
         assert opened.verify("data", "1").records == len(records)
-    all_refused(bucket_at(tmp_path), "outside of what this storage may read", records)
+    all_refused(bucket_at(tmp_path), "outside of what this storage may read")
     write(tmp_path / "raw2/a.jsonl", "jsonl", [b"a"])
     for address in (
         f"file://{tmp_path}/raw2/a.jsonl", f"file://{tmp_path}/raw2/*.jsonl", f"file://{tmp_path}/ra*/*.jsonl",
@@ -101,58 +85,45 @@ def test_a_version_in_a_bucket_that_names_a_file_of_the_machine_is_refused(tmp_p
         with_address(tmp_path / "bucket", lambda file, a=address: ForeignFile(a, 200, tag))
         options = {"mirror": tmp_path / "mirror" if mirror else None}
         opened = yogadl.open_storage(f"file://{tmp_path}/bucket", **options, **foreign(tmp_path))
-        all_refused(opened, "may not name|outside of what|is no foreign file|damaged|contradict", records)
+        all_refused(opened, "may not name|outside of what|is no foreign file|damaged|contradict")
 
 
 @pytest.mark.parametrize(
     "address",
     [
-        "s3://raw/../other/x",
-        "s3://raw/./x",
-        "/a/../etc/passwd",
-        "a",
-        "",
-        "file",
-        "/a\nb",
-        "/a\0b",
+        "s3://raw/../other/x", "s3://raw/./x", "/a/../etc/passwd", "a", "", "file", "/a\nb", "/a\0b",
         "/" + "a" * 4096,
     ],
-)
+)  # fmt: skip
 def test_addresses_that_no_storage_writes_are_refused(tmp_path, records, address):
     storage = yogadl.open_storage(tmp_path / "caches")
     storage.adopt(f"{tmp_path}/raw", "data", "1", format="jsonl")
     with_address(tmp_path / "caches", lambda file: ForeignFile(address, file.size_bytes, file.tag))
-    all_refused(storage, r"no foreign file|damaged|is missing", records)
-
-
-@pytest.mark.parametrize(("length", "is_sound"), [(4095, True), (4096, True), (4097, False)])
-def test_the_longest_address(length, is_sound):
-    file = ["/" + "a" * (length - 1), 1, "tag"]
-    if is_sound:
-        assert ForeignFile.from_json(file, "x").size_bytes == 1
-    else:
-        with pytest.raises(CacheFormatError):
-            ForeignFile.from_json(file, "x")
+    all_refused(storage, r"no foreign file|damaged|is missing")
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "is_sound"), [(-1, False), (0, True), (2**46 - 1, True), (2**46, False)]
-)
-def test_the_largest_file(size_bytes, is_sound):
+    ("length", "size_bytes", "is_sound"),
+    [
+        (4095, 1, True), (4096, 1, True), (4097, 1, False), (2, -1, False), (2, 0, True),
+        (2, 2**46 - 1, True), (2, 2**46, False),
+    ],
+)  # fmt: skip
+def test_the_longest_address_and_the_largest_file(length, size_bytes, is_sound):
+    address = "/" + "a" * (length - 1)
     if is_sound:
-        assert ForeignFile.from_json(["/a", size_bytes, "tag"], "x").size_bytes == size_bytes
+        assert ForeignFile.from_json([address, size_bytes, "tag"], "x").size_bytes == size_bytes
         return
     with pytest.raises(CacheFormatError):
-        ForeignFile.from_json(["/a", size_bytes, "tag"], "x")
-    with pytest.raises(ValueError, match="contradicts"):
-        ForeignFiles.of([ForeignFile("/a", size_bytes, "tag")])
+        ForeignFile.from_json([address, size_bytes, "tag"], "x")
 
 
-def test_many_files_that_are_too_large_together_are_refused():
-    file = ForeignFile("/a", 2**45, "tag")
-    assert len(ForeignFiles.of([file])) == 1
+@pytest.mark.parametrize("sizes", [[-1], [2**46], [2**45, 2**45]])
+def test_files_that_are_too_large_together_are_refused(sizes):
+    files = [ForeignFile("/a", size_bytes, "tag") for size_bytes in sizes]
     with pytest.raises(ValueError, match="contradicts"):
-        ForeignFiles.of([file, file])
+        ForeignFiles.of(files)
+    assert len(ForeignFiles.of([ForeignFile("/a", 2**45, "tag")])) == 1
 
 
 @pytest.mark.parametrize(
@@ -198,13 +169,10 @@ def test_an_index_is_not_copied_to_where_its_files_can_not_be_read(tmp_path, rec
     here = yogadl.open_storage(tmp_path / "caches", **foreign(tmp_path))
     here.adopt(f"{tmp_path}/raw", "data", "local", format="jsonl")
     here.adopt(f"file://{tmp_path}/raw", "data", "far", format="jsonl")
-    with pytest.raises(ConfigurationError, match="materialize=True"):
-        copy(here, bucket_at(tmp_path), "data", "local")
-    with pytest.raises(ConfigurationError, match="materialize=True"):
-        copy(here, bucket_at(tmp_path), "data", "far")
-    with pytest.raises(ConfigurationError, match="materialize=True"):
-        copy(here, bucket_at(tmp_path, **foreign(tmp_path)), "data", "local")
-    permitted = bucket_at(tmp_path, **foreign(tmp_path))
+    bucket, permitted = bucket_at(tmp_path), bucket_at(tmp_path, **foreign(tmp_path))
+    for target, version in ((bucket, "local"), (bucket, "far"), (permitted, "local")):
+        with pytest.raises(ConfigurationError, match="materialize=True"):
+            copy(here, target, "data", version)
     assert copy(here, permitted, "data", "far")
     assert every(permitted.fetch("data", "far")) == records
     assert not copy(here, permitted, "data", "far")
@@ -246,5 +214,4 @@ def test_an_object_that_was_replaced_is_an_error_that_names_it(tmp_path, records
             os.utime(path, ns=(5, 5))
         for mirror in (None, tmp_path / f"mirror-{len(spoiled or b'')}"):
             opened = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=mirror, **foreign(tmp_path))
-            all_refused(opened, r"/raw/001\.jsonl is not the file|001\.jsonl.*missing", records)
-    assert np.asarray(records[:3], object).shape == (3,)
+            all_refused(opened, r"/raw/001\.jsonl is not the file|001\.jsonl.*missing")

@@ -7,19 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from adopted_files import FORMATS, SUFFIXES, every, plain, write, write_numbered
-from inside import DatasetKey, begin_build, set_constants, source_of
+from adopted_files import FORMATS, every, plain, write, write_numbered
+from inside import DatasetKey, adopted, begin_build, set_constants, source_of
 from processes import Process, until
 
 import yogadl
 from yogadl.errors import CursorError
-
-SUFFIX = SUFFIXES["jsonl"]
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
 
 
 def upper(line):
@@ -91,23 +84,30 @@ def test_a_cursor_of_batches_and_threads_goes_on_in_a_copy(tmp_path, storage, fo
         assert sorted(map(repr, seen)) == sorted(map(repr, expected))
 
 
-def test_chunks_of_adopted_tokens_go_on_in_a_copy(tmp_path, storage):
+def as_dict(tokens):
+    return {"tokens": tokens}
+
+
+TOKENS = {"tokens": yogadl.Leaf("int32", (None,))}
+ROWS_OF_TOKENS = {
+    "chunks": lambda ref: ref.chunks(None, 16),
+    "packs": lambda ref: ref.map(as_dict, spec=TOKENS).packed(64, fields="tokens"),
+}
+
+
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("name", ROWS_OF_TOKENS)
+def test_chunks_and_packs_of_adopted_tokens_go_on_in_a_copy(tmp_path, storage, name, read):
     write_numbered(tmp_path / "in", "megatron", [20, 1, 30])
-    for read in (True, False):
-        storage.adopt(f"{tmp_path}/in", "d", f"{read}", format="megatron", read=read)
-        ref = storage.fetch("d", f"{read}")
-        storage.submit(ref, "d", f"copy-{read}")
-        copied = storage.fetch("d", f"copy-{read}")
-        chunks, others = ref.chunks(None, 16), copied.chunks(None, 16)
-        assert [plain(chunks[k]) for k in range(len(chunks))] == [
-            plain(others[k]) for k in range(len(others))
-        ]
-        iterator = iter(chunks.stream(shuffle=True, shuffle_seed=2))
-        seen = [plain(next(iterator)) for _ in range(9)]
-        rest = others.stream(shuffle=True, shuffle_seed=2, cursor=iterator.state_dict())
-        assert seen + [plain(each) for each in rest] == [
-            plain(each) for each in chunks.stream(shuffle=True, shuffle_seed=2)
-        ]
+    first = storage.adopt(f"{tmp_path}/in", "d", "1", format="megatron", read=read)
+    ours, copied = map(ROWS_OF_TOKENS[name], (first, storage.submit(first, "d", "copy")))
+    iterator = iter(ours.stream(shuffle=True, shuffle_seed=2))
+    seen = [plain(next(iterator)) for _ in range(4)]
+    rest = copied.stream(shuffle=True, shuffle_seed=2, cursor=iterator.state_dict())
+    whole = [plain(each) for each in ours.stream(shuffle=True, shuffle_seed=2)]
+    assert seen + [plain(each) for each in rest] == whole
+    assert len(whole) > 10
+    assert [plain(each) for each in ours.stream()] == [plain(each) for each in copied.stream()]
 
 
 def test_the_cursor_of_a_copy_is_refused_by_files_that_were_not_read(tmp_path, storage):
@@ -125,13 +125,13 @@ def test_adopted_and_ordinary_versions_mix_and_follow_each_other(tmp_path, stora
     storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl")
     ordinary = [b"ordinary %d" % number for number in range(25)]
     storage.submit(ordinary, "o", "1")
-    adopted, other = storage.fetch("d", "1"), storage.fetch("o", "1")
-    both = yogadl.concat([other, adopted])
+    lines, other = storage.fetch("d", "1"), storage.fetch("o", "1")
+    both = yogadl.concat([other, lines])
     assert every(both) == ordinary + expected
     assert sorted(both.stream(shuffle=True, shuffle_seed=1)) == sorted(ordinary + expected)
     storage.submit(both, "b", "1")
     assert every(storage.fetch("b", "1")) == ordinary + expected
-    mixed = list(yogadl.mix({"a": (adopted, 0.5), "b": (other, 0.5)}).stream())
+    mixed = list(yogadl.mix({"a": (lines, 0.5), "b": (other, 0.5)}).stream())
     assert {line.startswith(b"ordinary") for line in mixed} == {True, False}
     assert set(mixed) <= {*ordinary, *expected}
 
@@ -141,8 +141,6 @@ def test_adopted_and_ordinary_versions_mix_and_follow_each_other(tmp_path, stora
 
 def adopt_slowly(folder, verb, workers, log, stop_at):
     """Adopt, or refresh, a file a group; log which are read, and wait to be killed after so many."""
-    from inside import adopted
-
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES, adopted._LEAST_UNREAD_FILES = 10**9, 1, 1
     columns = adopted._Group._columns
 
@@ -162,6 +160,14 @@ def adopt_slowly(folder, verb, workers, log, stop_at):
         storage.adopt(f"{folder}/in", "d", "2", format="jsonl", workers=workers)
 
 
+def kill_once(process, what, is_so):
+    for _ in until(60, what):
+        if is_so():
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 @pytest.mark.parametrize("verb", ["adopt", "refresh"])
 def test_a_killed_call_goes_on_without_reading_again_what_it_finished(tmp_path, storage, verb):
     count, stop_at = 30, 14
@@ -169,11 +175,7 @@ def test_a_killed_call_goes_on_without_reading_again_what_it_finished(tmp_path, 
     log = tmp_path / "log"
     log.touch()
     with Process(adopt_slowly, str(tmp_path), verb, 0, str(log), stop_at) as process:
-        for _ in until(60, "files to be read"):
-            if len(log.read_text().split()) >= stop_at:
-                break
-        os.kill(process.pid, signal.SIGKILL)
-        process.kill()
+        kill_once(process, "files to be read", lambda: len(log.read_text().split()) >= stop_at)
     before = log.read_text().split()
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
         storage.fetch("d", "2")
@@ -195,11 +197,8 @@ def test_killed_workers_leave_parts_that_are_used(tmp_path, storage, verb):
     log.touch()
     had = set((tmp_path / "caches").rglob("*.mdb"))
     with Process(adopt_slowly, str(tmp_path), verb, 2, str(log), 10**9) as process:
-        for _ in until(60, "parts to be written"):
-            if len(set((tmp_path / "caches/d/parts").glob("*.mdb")) - had) >= 10:
-                break
-        os.kill(process.pid, signal.SIGKILL)
-        process.kill()
+        parts = tmp_path / "caches/d/parts"
+        kill_once(process, "parts to be written", lambda: len(set(parts.glob("*.mdb")) - had) >= 10)
     finished = {path: path.stat().st_ino for path in (tmp_path / "caches/d/parts").glob("*.mdb")}
     assert 10 <= len(finished) < count
     with pytest.raises(yogadl.errors.DatasetNotFoundError):

@@ -14,11 +14,6 @@ from yogadl.storage import copy
 COUNTS = [13, 1, 40, 7]
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
-
-
 @pytest.fixture(autouse=True)
 def one_file_a_group(monkeypatch):
     set_constants(monkeypatch, LEAST_GROUP_BYTES=0, LEAST_UNREAD_FILES=1)
@@ -94,6 +89,7 @@ def test_parts_may_end_within_a_block_of_a_foreign_file(tmp_path, storage):
     storage.verify("d", "3")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_workers_compact_the_same_version(tmp_path, storage):
     records = adopted(storage, tmp_path / "in", "webdataset")
     storage.compact("d", "2", base_version="1", workers=2)

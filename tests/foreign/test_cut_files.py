@@ -3,12 +3,11 @@
 import contextlib
 import os
 import resource
-import tarfile
 import time
-from io import BytesIO
 
 import numpy as np
 import pytest
+from adopted_files import write
 from inside import set_constants
 from processes import Process, in_child
 
@@ -25,22 +24,30 @@ def value_of(number, size=VALUE_BYTES):
 
 
 def write_tar(path, sizes):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number, size in enumerate(sizes):
-            member = tarfile.TarInfo(f"{number:04d}.bin")
-            member.size = size
-            tar.addfile(member, BytesIO(value_of(number, size)))
-    return path
+    samples = [{"__key__": f"{n:04d}", "bin": value_of(n, size)} for n, size in enumerate(sizes)]
+    return write(path, "webdataset", samples)
 
 
-def cut_and_restore(path, share, size_bytes, looks):
-    """Cut a file, then let it be as it was."""
-    content = path.read_bytes()
-    os.truncate(path, int(share * size_bytes))
-    with path.open("r+b") as file:
-        file.write(content)
-    os.utime(path, ns=looks)
+def adopt(root, *counts, size=50):
+    """Adopt archives of so many values of one size, and return the storage."""
+    for number, count in enumerate(counts):
+        write_tar(root / f"in/{number:02d}.tar", [size] * count)
+    storage = yogadl.open_storage(root / "caches")
+    storage.adopt(root / "in", "d", "1", format="webdataset")
+    return storage
+
+
+def cut_for_a_while(path, stop):
+    """Cut a file and let it be as it was, again and again; then tell others to stop."""
+    status, content, shares = path.stat(), path.read_bytes(), np.random.default_rng(0)
+    end = time.monotonic() + RUN_S
+    while time.monotonic() < end:
+        os.truncate(path, int(shares.random() * len(content)))
+        with path.open("r+b") as file:
+            file.write(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.sched_yield()
+    stop.touch()
 
 
 def read_until(root, stop, mapped):
@@ -60,16 +67,9 @@ def read_until(root, stop, mapped):
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_file_that_is_cut_at_any_moment_ends_no_reader_and_gives_no_other_bytes(tmp_path, mapped):
-    path = write_tar(tmp_path / "in/a.tar", [VALUE_BYTES] * RECORDS)
-    yogadl.open_storage(tmp_path / "caches").adopt(path, "d", "1", format="webdataset")
-    status = path.stat()
-    shares = np.random.default_rng(0)
+    adopt(tmp_path, RECORDS, size=VALUE_BYTES)
     with Process(read_until, tmp_path / "caches", tmp_path / "stop", mapped) as reader:
-        end = time.monotonic() + RUN_S
-        while time.monotonic() < end:
-            cut_and_restore(path, shares.random(), status.st_size, (status.st_atime_ns, status.st_mtime_ns))
-            os.sched_yield()
-        (tmp_path / "stop").touch()
+        cut_for_a_while(tmp_path / "in/00.tar", tmp_path / "stop")
         read, refused = reader.result()
     assert read + refused > 3
 
@@ -89,12 +89,8 @@ def adopt_until(path, root, stop):
 def test_a_large_file_that_is_cut_while_it_is_adopted_ends_no_process(tmp_path):
     path = write_tar(tmp_path / "in/a.tar", [VALUE_BYTES] * 90)
     assert path.stat().st_size > 8 * 2**20
-    status = path.stat()
     with Process(adopt_until, path, tmp_path / "caches", tmp_path / "stop") as adopting:
-        end, shares = time.monotonic() + RUN_S, np.random.default_rng(0)
-        while time.monotonic() < end:
-            cut_and_restore(path, shares.random(), status.st_size, (status.st_atime_ns, status.st_mtime_ns))
-        (tmp_path / "stop").touch()
+        cut_for_a_while(path, tmp_path / "stop")
         adopted, refused = adopting.result()
     assert adopted + refused > 3
 
@@ -122,11 +118,7 @@ FORGERIES = pytest.mark.parametrize("forge", [_write_over, _replace])
 
 @pytest.fixture
 def forged(tmp_path):
-    path = write_tar(tmp_path / "in/a.tar", [50] * 9)
-    write_tar(tmp_path / "in/b.tar", [50] * 9)
-    storage = yogadl.open_storage(tmp_path / "caches")
-    storage.adopt(tmp_path / "in", "d", "1", format="webdataset")
-    return storage, path
+    return adopt(tmp_path, 9, 9), tmp_path / "in/00.tar"
 
 
 @FORGERIES
@@ -139,7 +131,9 @@ def test_a_file_with_its_old_size_and_time_is_found_by_who_has_read_it(forged, f
     assert ref[12]["bin"] == value_of(3, 50)
     forge(path)
     for _ in range(2):
-        with pytest.raises(CacheFormatError, match=r"a\.tar was replaced, or was written .* storage\.verify"):
+        with pytest.raises(
+            CacheFormatError, match=r"00\.tar was replaced, or was written .* storage\.verify"
+        ):
             ref[3]
     assert ref[12]["bin"] == value_of(3, 50)
 
@@ -149,9 +143,9 @@ def test_a_file_with_its_old_size_and_time_is_found_by_others_only_if_they_compa
     storage, path = forged
     forge(path)
     assert storage.fetch("d", "1")[3]["bin"] == value_of(4, 50)  # as the page on shards says
-    with pytest.raises(CacheFormatError, match=r"a\.tar were changed"):
+    with pytest.raises(CacheFormatError, match=r"00\.tar were changed"):
         storage.fetch("d", "1", check=True)[3]
-    with pytest.raises(CacheFormatError, match=r"a\.tar were changed"):
+    with pytest.raises(CacheFormatError, match=r"00\.tar were changed"):
         storage.verify("d", "1")
 
 
@@ -171,7 +165,7 @@ def test_a_removed_file_is_missing_also_if_it_is_still_open(forged):
     ref = storage.fetch("d", "1")
     assert ref[3]["bin"] == value_of(3, 50)
     path.unlink()
-    with pytest.raises(CacheFormatError, match=r"a\.tar is not the file .*No such file"):
+    with pytest.raises(CacheFormatError, match=r"00\.tar is not the file .*No such file"):
         ref[3]
 
 
@@ -259,9 +253,7 @@ def read_many(root, limit, most):
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
 @pytest.mark.parametrize(("limit", "most"), [(80, 10), (318, 39), (320, 40), (None, 40)])
 def test_a_reader_holds_as_many_files_open_as_an_eighth_of_what_the_process_may(tmp_path, limit, most):
-    for number in range(40):
-        write_tar(tmp_path / f"in/{number:02d}.tar", [50])
-    yogadl.open_storage(tmp_path / "caches").adopt(tmp_path / "in", "d", "1", format="webdataset")
+    adopt(tmp_path, *[1] * 40)
     assert in_child(read_many, tmp_path, limit, most) == 0
 
 
@@ -282,7 +274,5 @@ def read_with_few_descriptors(root):
 
 
 def test_where_the_process_may_open_no_more_files_those_that_are_held_make_room(tmp_path):
-    for number in range(3):
-        write_tar(tmp_path / f"in/{number:02d}.tar", [50])
-    yogadl.open_storage(tmp_path / "caches").adopt(tmp_path / "in", "d", "1", format="webdataset")
+    adopt(tmp_path, 1, 1, 1)
     assert in_child(read_with_few_descriptors, tmp_path) == value_of(0, 50)

@@ -1,41 +1,32 @@
 """Sizes around the constants of the readers of foreign files, and of what is written of them."""
 
-import io
-
 import numpy as np
 import pytest
 from adopted_files import write
-from foreign.test_arrow import stream_of
-from foreign.test_mds import SIZES, shard
 from foreign_files import (
+    MDS_SIZES,
     bytes_feature,
-    entry,
     example_of,
     float_feature,
     int64_feature,
+    mds_of,
+    npy_of,
     records_of,
     tfrecord_of,
 )
-from indexed_files import records_of as records_of_index
-from inside import FOREIGN_GAP_BYTES, Arrow, Npy, TFRecord, set_constants
+from inside import FOREIGN_GAP_BYTES, TFRecord, set_constants
 
 import yogadl
 from yogadl.errors import UnsupportedDataError
 
 
-def saved(array):
-    content = io.BytesIO()
-    np.save(content, array)
-    return content.getvalue()
-
-
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 160])
 def test_rows_that_are_copied_and_rows_that_are_not(tmp_path, monkeypatch, width):
     rows = np.arange(97 * width, dtype=np.uint8).reshape(97, width)
-    (tmp_path / "a.npy").write_bytes(saved(rows))
-    monkeypatch.setitem(SIZES, f"ndarray:uint8:{width}", width)
+    (tmp_path / "a.npy").write_bytes(npy_of(rows))
+    monkeypatch.setitem(MDS_SIZES, f"ndarray:uint8:{width}", width)
     samples = [[row.tobytes()] for row in rows]
-    (tmp_path / "a.mds").write_bytes(shard({"a": f"ndarray:uint8:{width}"}, samples))
+    (tmp_path / "a.mds").write_bytes(mds_of({"a": f"ndarray:uint8:{width}"}, samples))
     storage = yogadl.open_storage(tmp_path / "caches")
     for form, name in (("npy", "a.npy"), ("mds", "a.mds")):
         for read in (True, False):
@@ -51,7 +42,7 @@ def test_values_that_lie_in_files_are_as_large_as_values_can_be(tmp_path, monkey
     set_constants(monkeypatch, FOREIGN_MOST_VALUE_BYTES=10)
     storage = yogadl.open_storage(tmp_path / "caches")
     for size in (9, 10, 11):
-        (tmp_path / "a.mds").write_bytes(shard({"b": "bytes"}, [[b"short"], [b"x" * size]]))
+        (tmp_path / "a.mds").write_bytes(mds_of({"b": "bytes"}, [[b"short"], [b"x" * size]]))
         if size <= 10:
             storage.adopt(tmp_path / "a.mds", "d", f"{size}", format="mds", read=read)
             assert storage.fetch("d", f"{size}")[1] == {"b": b"x" * size}
@@ -65,8 +56,7 @@ def test_values_that_lie_in_files_are_as_large_as_values_can_be(tmp_path, monkey
 def test_features_that_are_copied_and_features_that_are_not(count, size):
     numbers = [float(number) for number in range(count)]
     values = [
-        example_of(entry(b"f", float_feature(numbers)), entry(b"b", bytes_feature(bytes([k]) * (size - 60))))
-        for k in range(5)
+        example_of(f=float_feature(numbers), b=bytes_feature(bytes([k]) * (size - 60))) for k in range(5)
     ]
     form = TFRecord({"f": ("float32", (count,)), "b": "bytes"})
     for k, record in zip(range(5), records_of(form, tfrecord_of(values)), strict=True):
@@ -77,19 +67,9 @@ def test_features_that_are_copied_and_features_that_are_not(count, size):
 @pytest.mark.parametrize("count", [31, 32, 33, 63, 64, 65, 200])
 @pytest.mark.parametrize("number", [5, 300])  # one byte each, or two
 def test_integers_in_few_bytes_and_in_many(count, number):
-    values = [example_of(entry(b"n", int64_feature([number] * count)))]
+    values = [example_of(n=int64_feature([number] * count))]
     (record,) = records_of(TFRecord({"n": ("int64", (None,))}), tfrecord_of(values))
     assert record["n"].tolist() == [number] * count
-
-
-@pytest.mark.parametrize("most", [1, 4, 5, 6, 100])
-def test_batches_of_any_number_of_records(monkeypatch, most):
-    for module in ("npy", "arrow"):
-        monkeypatch.setattr(f"yogadl._foreign.{module}._BATCH_RECORDS", most)
-    rows = np.arange(5 * 40, dtype=np.uint8).reshape(5, 40)
-    np.testing.assert_array_equal(records_of_index(Npy(), saved(rows))[1], rows)
-    found = records_of_index(Arrow(("n",)), stream_of(5, 5))[1]
-    assert [record["n"] for record in found] == list(range(5))
 
 
 @pytest.mark.parametrize("records", [1023, 1024, 1025])

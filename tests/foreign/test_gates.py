@@ -5,7 +5,7 @@ import contextlib
 import forge
 import pytest
 from adopted_files import every, write, write_numbered
-from inside import ArrayFile, ForeignFile, ForeignFiles, LocalBucket
+from inside import ForeignFile, LocalBucket
 
 import yogadl
 from yogadl import cli
@@ -33,21 +33,7 @@ def forged(root, address, tag, *, kind="table and index"):
         forgery.manifest["builder"]["adopted"]["paths"] = [address]
         forgery.write()
         return
-    file = ForeignFile(address, SIZE, tag)
-    sizes, text, ends = (forgery.table.arrays[f"foreign.{name}"] for name in ("bytes", "text", "ends"))
-    named = [file] * len(ForeignFiles(sizes, text, ends))
-    if kind == "table and index":
-        files = ForeignFiles.of(named)
-        arrays = {"foreign.bytes": files.size_bytes, "foreign.text": files.text, "foreign.ends": files.ends}
-        forgery.table = ArrayFile({**forgery.table.arrays, **arrays}, forgery.table.document)
-    entry = [[each.address, each.size_bytes, each.tag] for each in named][:1]
-    forgery.parts = [
-        (
-            content,
-            ArrayFile(index.arrays, {**index.document, "foreign": entry}),
-        )
-        for content, index in forgery.parts
-    ]
+    forgery.name_files(lambda _: ForeignFile(address, SIZE, tag), in_table=kind == "table and index")
     forgery.write()
 
 
@@ -93,59 +79,18 @@ def copied(place, version="1", **options):
         copy(place.source(), place.folder(), "data", version, **options)
 
 
-def copied_with_values(place):
-    copied(place, materialize=True)
-
-
-def pulled(place):
-    place.command("pull", "data", "1", "--from", place.location, "--to", f"{place.target}")
-
-
-def pushed(place):
-    place.command("push", "data", "1", f"{place.target}", "--from", place.location)
-
-
-def submitted(place):
-    place.folder().submit(place.source().fetch("data", "1"), "data", "1")
-
-
-def made_there_or_here(place, call):
+def made_there_or_here(call):
     """Make a version of the one that was forged: in the source, then copied; and copied, then here."""
-    with contextlib.suppress(YogaError):
-        call(place.source(), "2")
-    copied(place, "2")
-    copied(place)
-    call(place.folder(), "3")
 
+    def way(place):
+        with contextlib.suppress(YogaError):
+            call(place.source(), "2", place.raw)
+        copied(place, "2")
+        copied(place, "2-refreshed")
+        copied(place)
+        call(place.folder(), "3", place.raw)
 
-def appended(place):
-    made_there_or_here(place, lambda storage, new: storage.append([b"more"], "data", new, base_version="1"))
-
-
-def adopted(place):
-    def call(storage, new):
-        more = f"{place.raw}/more.jsonl"
-        storage.adopt(more, "data", new, format="jsonl", base_version="1")
-        storage.refresh("data", new, f"{new}-refreshed")
-
-    made_there_or_here(place, call)
-    copied(place, "2-refreshed")
-
-
-def refreshed(place):
-    made_there_or_here(place, lambda storage, new: storage.refresh("data", "1", new))
-
-
-def compacted(place):
-    made_there_or_here(place, lambda storage, new: storage.compact("data", new, base_version="1"))
-
-
-def recompressed(place):
-    made_there_or_here(place, lambda storage, new: storage.recompress("data", "1", new, codec=None))
-
-
-def imported(place):
-    place.command("import-014", f"{place.root}/data/versions", "--trust-pickle", "-s", f"{place.target}")
+    return way
 
 
 def mirrored(place):
@@ -160,10 +105,34 @@ def mirrored(place):
     place.command("pull", "data", "1", "--from", place.location, "--mirror", f"{place.mirror}")
 
 
-WAYS = (
-    copied, copied_with_values, pulled, pushed, submitted, appended, adopted, refreshed, compacted,
-    recompressed, imported, mirrored,
-)  # fmt: skip
+def adopted(storage, new, raw):
+    storage.adopt(f"{raw}/more.jsonl", "data", new, format="jsonl", base_version="1")
+    storage.refresh("data", new, f"{new}-refreshed")
+
+
+# Each brings a version from one storage into the other, or makes another of it, there or here.
+WAYS = {
+    "copied": copied,
+    "copied with values": lambda place: copied(place, materialize=True),
+    "pulled": lambda place: place.command(
+        "pull", "data", "1", "--from", place.location, "--to", f"{place.target}"
+    ),
+    "pushed": lambda place: place.command("push", "data", "1", f"{place.target}", "--from", place.location),
+    "submitted": lambda place: place.folder().submit(place.source().fetch("data", "1"), "data", "1"),
+    "imported": lambda place: place.command(
+        "import-014", f"{place.root}/data/versions", "--trust-pickle", "-s", f"{place.target}"
+    ),
+    "mirrored": mirrored,
+    "appended": made_there_or_here(
+        lambda storage, new, _: storage.append([b"more"], "data", new, base_version="1")
+    ),
+    "adopted": made_there_or_here(adopted),
+    "refreshed": made_there_or_here(lambda storage, new, _: storage.refresh("data", "1", new)),
+    "compacted": made_there_or_here(lambda storage, new, _: storage.compact("data", new, base_version="1")),
+    "recompressed": made_there_or_here(
+        lambda storage, new, _: storage.recompress("data", "1", new, codec=None)
+    ),
+}
 
 # Addresses of the secret file, below a folder.
 ADDRESSES = {
@@ -186,24 +155,26 @@ def test_no_way_into_a_storage_gains_a_place_of_this_machine(tmp_path, way, kind
     write(tmp_path / "raw/more.jsonl", "jsonl", [b"more"])
     secret = secret_of(tmp_path)
     tags = [str(secret.stat().st_mtime_ns), LocalBucket(tmp_path).head("private/secret.jsonl").tag]
+    first = Place(tmp_path, "")
+    first.source().adopt(f"{first.raw}/000.jsonl", "data", "1", format="jsonl")
+    assert every(first.source().fetch("data", "1")) == records
     for number, pattern in enumerate(ADDRESSES.values()):
         place, address = Place(tmp_path, number), pattern.format(tmp_path)
-        place.source().adopt(f"{place.raw}/000.jsonl", "data", "1", format="jsonl")
-        assert every(place.source().fetch("data", "1")) == records
+        forge.copy_cache(first.root, place.root)
         forged(place.root, address, tags["://" in address], kind=kind)
         with contextlib.suppress(YogaError):
-            way(place)
+            WAYS[way](place)
         found = place.records()
         assert not [record for record in found if SECRET in record], address
 
 
-@pytest.mark.parametrize("way", [copied, pulled, pushed])
+@pytest.mark.parametrize("way", ["copied", "copied with values", "pulled", "pushed", "submitted"])
 @pytest.mark.parametrize("is_bucket", [True, False])
 def test_a_version_of_permitted_places_comes_in_each_way(tmp_path, way, is_bucket):
     records = write_numbered(tmp_path / "raw", "jsonl", [3])
     place = Place(tmp_path, is_bucket=is_bucket)
     place.source().adopt(f"{place.raw}/000.jsonl", "data", "1", format="jsonl")
-    way(place)
+    WAYS[way](place)
     assert every(place.folder().fetch("data", "1")) == records
     assert place.records() == records * 2
 

@@ -23,11 +23,6 @@ def write(path, values, ends="\n", **how):
     return path
 
 
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "store")
-
-
 @pytest.mark.parametrize(
     "how", [{}, {"ensure_ascii": False}, {"indent": None, "separators": (" ,  ", " : ")}]
 )

@@ -5,35 +5,11 @@ import struct
 
 import numpy as np
 import pytest
-from indexed_files import WINDOWS, fuzz, reader_of, records_of, refusal
+from foreign_files import WINDOWS, mds_config, mds_of, read, refusal
 from inside import MDS, shards_of
 
 from yogadl import Leaf
-from yogadl.errors import ConfigurationError, UnsupportedDataError
-
-SIZES = {"int": 8, "float32": 4, "uint8": 1, "ndarray:float32:2,3": 24, "ndarray:int16:2": 4}
-
-
-def config_of(columns, **changes):
-    return {
-        "column_names": list(columns), "column_encodings": list(columns.values()),
-        "column_sizes": [SIZES.get(encoding) for encoding in columns.values()],
-        "compression": None, "format": "mds", "hashes": [], "size_limit": 2**26, "version": 2, **changes,
-    }  # fmt: skip
-
-
-def shard(columns, samples, **changes):
-    """Return a shard; each sample is the bytes of its columns."""
-    config = json.dumps(config_of(columns, **changes)).encode()
-    bodies = []
-    for sample in samples:
-        varying = [len(value) for value, encoding in zip(sample, columns.values(), strict=True)
-                   if encoding not in SIZES]  # fmt: skip
-        bodies.append(struct.pack(f"<{len(varying)}I", *varying) + b"".join(sample))
-    start = 4 * (len(bodies) + 2) + len(config)
-    offsets = np.cumsum([start, *map(len, bodies)]).astype("<u4")
-    return struct.pack("<I", len(bodies)) + offsets.tobytes() + config + b"".join(bodies)
-
+from yogadl.errors import UnsupportedDataError
 
 COLUMNS = {
     "a": "int", "b": "bytes", "c": "str", "d": "ndarray:float32:2,3", "e": "ndarray:int16", "f": "float32",
@@ -64,8 +40,7 @@ def expected_of(k):
 @pytest.mark.parametrize("window_bytes", WINDOWS)
 @pytest.mark.parametrize("count", [0, 1, 2, 131])
 def test_samples_come_back(count, window_bytes):
-    content = shard(COLUMNS, map(sample_of, range(count)))
-    kind, records = records_of(MDS(), content, window_bytes=window_bytes)
+    kind, records = read(MDS(), mds_of(COLUMNS, map(sample_of, range(count))), window_bytes)
     assert len(records) == count
     for k, record in enumerate(records):
         assert list(record) == list(COLUMNS)
@@ -76,36 +51,18 @@ def test_samples_come_back(count, window_bytes):
     assert leaves["g"] == Leaf("int16", (2,))
 
 
-def test_the_offsets_are_read_in_several_batches(monkeypatch):
-    monkeypatch.setattr("yogadl._foreign.mds._BATCH_RECORDS", 5)
-    records = records_of(MDS(), shard(COLUMNS, map(sample_of, range(23))))[1]
-    assert [record["a"] for record in records] == [-k for k in range(23)]
-
-
 def test_fields_choose_columns_and_their_order():
-    content = shard({**COLUMNS, "p": "pil"}, [[*sample_of(3), b"pixels"]])
-    kind, records = records_of(MDS(("k", "a")), content)
+    kind, records = read(MDS(("k", "a")), mds_of({**COLUMNS, "p": "pil"}, [[*sample_of(3), b"pixels"]]))
     assert records == [{"k": 3, "a": -3}]
     assert kind.spec.keys() == ["k", "a"]
 
 
-@pytest.mark.parametrize("fields", [(), ("a", "a"), ["a"], "a", (1,)])
-def test_what_are_no_fields_is_refused(fields):
-    with pytest.raises(ConfigurationError):
-        MDS(fields)
-
-
-def test_an_unknown_field_is_refused():
-    with pytest.raises(ConfigurationError, match="there is no column 'z'"):
-        MDS(("z",)).of_first_file(reader_of(shard(COLUMNS, [])))
-
-
 ONE = {"b": "bytes"}
-GOOD = shard(ONE, [[b"xyz"], [b"uv"]])
+GOOD = mds_of(ONE, [[b"xyz"], [b"uv"]])
 
 
 # An array whose number of dimensions is not known before it is read, and which lies behind the shard's end.
-FAR = shard({"b": "bytes", "e": "ndarray:int16"}, [[b"xyz", array_of(np.arange(2, dtype="<i2"))]]).replace(
+FAR = mds_of({"b": "bytes", "e": "ndarray:int16"}, [[b"xyz", array_of(np.arange(2, dtype="<i2"))]]).replace(
     struct.pack("<I", 3), struct.pack("<I", 10_000), 1
 )
 
@@ -132,66 +89,41 @@ def first_of(content):
         (changed(12, 2**32 - 1), "the samples end at"),
         (GOOD[:-1], "the samples end at"),
         (GOOD + b"1", "the samples end at"),
-        (shard(ONE, []) + b"1", "bytes follow"),
+        (mds_of(ONE, []) + b"1", "bytes follow"),
         (changed(first_of(GOOD), 4), "do not add up"),
         (changed(first_of(GOOD), 2**32 - 1), "do not add up"),
         (FAR, "do not add up"),
-        (shard(ONE, [], format="csv"), "only version 2 of mds"),
-        (shard(ONE, [], version=3), "only version 2 of mds"),
-        (shard(ONE, [], column_names=["a", "b"]), "damaged"),
-        (shard(ONE, [], column_names=[1]), "damaged"),
-        (shard(ONE, [], column_sizes=[3]), "has None bytes, not 3"),
-        (shard({"a": "int"}, [], column_sizes=[-1]), "can't have -1 bytes"),
-        (shard({}, []), "damaged"),
-        (shard({f"a{k}": "int" for k in range(5000)}, []), "damaged"),
-        (shard({"p": "pil"}, []), "leave it out"),
-        (shard({"p": "ndarray"}, []), "leave it out"),
-        (shard({"p": "ndarray:int16:0"}, []), "leave it out"),
-        (shard({"p": f"ndarray:int16:{2**60}"}, []), "leave it out"),
-        (shard({"p": "ndarray:object:2"}, []), "leave it out"),
-        (shard({"e": "ndarray:int16"}, [[b""]]), "no head"),
-        (shard({"e": "ndarray:int16"}, [[b"\x04"]]), "shorter than its shape"),
-        (shard({"e": "ndarray:int16"}, [[b"\x04\x02ab"]]), "shape and bytes differ"),
-        (shard({"e": "ndarray:int16"}, [[b"\x04\x00"]]), "shape and bytes differ"),
-        (shard({"e": "ndarray:int16"}, [[b"\x7f" + b"\xff" * 248]]), "shape and bytes differ"),
-        (shard({"e": "ndarray:int16"}, [[b"\xff" + b"\xff" * 600]]), "another rank"),
-        (shard({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b"\x08\x01\x01ab"]]), "another rank"),
-        (shard({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b""]]), "no head"),
+        (mds_of(ONE, [], format="csv"), "only version 2 of mds"),
+        (mds_of(ONE, [], version=3), "only version 2 of mds"),
+        (mds_of(ONE, [], column_names=["a", "b"]), "damaged"),
+        (mds_of(ONE, [], column_names=[1]), "damaged"),
+        (mds_of(ONE, [], column_sizes=[3]), "has None bytes, not 3"),
+        (mds_of({"a": "int"}, [], column_sizes=[-1]), "can't have -1 bytes"),
+        (mds_of({}, []), "damaged"),
+        (mds_of({f"a{k}": "int" for k in range(5000)}, []), "damaged"),
+        (mds_of({"p": "pil"}, []), "leave it out"),
+        (mds_of({"p": "ndarray"}, []), "leave it out"),
+        (mds_of({"p": "ndarray:int16:0"}, []), "leave it out"),
+        (mds_of({"p": f"ndarray:int16:{2**60}"}, []), "leave it out"),
+        (mds_of({"p": "ndarray:object:2"}, []), "leave it out"),
+        (mds_of({"e": "ndarray:int16"}, [[b""]]), "no head"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x04"]]), "shorter than its shape"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x04\x02ab"]]), "shape and bytes differ"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x04\x00"]]), "shape and bytes differ"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x7f" + b"\xff" * 248]]), "shape and bytes differ"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\xff" + b"\xff" * 600]]), "another rank"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b"\x08\x01\x01ab"]]), "another rank"),
+        (mds_of({"e": "ndarray:int16"}, [[b"\x04\x01ab"], [b""]]), "no head"),
     ],
 )
 def test_what_is_refused(content, problem):
     assert problem in refusal(MDS(), content)
 
 
-@pytest.mark.parametrize("columns", [{"a": "bytes"}, {"b": "str"}, {"b": "int"}])
-def test_other_columns_than_the_first_file_are_refused(columns):
-    kind = MDS().of_first_file(reader_of(GOOD))
-    assert "in the first file" in refusal(kind, shard(columns, []), kind_is_known=True)
-
-
-def test_arrays_of_another_shape_than_the_first_file_are_refused():
-    kind = MDS().of_first_file(reader_of(shard({"a": "ndarray:int16:2"}, [])))
-    other = shard({"a": "ndarray:int16:4"}, [], column_sizes=[8])
-    assert "in the first file" in refusal(kind, other, kind_is_known=True)
-
-
-def test_damaged_files():
-    fuzz(MDS(), shard(COLUMNS, map(sample_of, range(9))))
-
-
-def test_damaged_arrays():
-    columns = {"e": "ndarray:int16", "g": "ndarray:int16:2"}
-    fuzz(MDS(), shard(columns, [sample_of(k)[4:7:2] for k in range(9)]))
-
-
 def index_of(**changes):
     raw = {"basename": "shard.00000.mds", "bytes": 123, "hashes": {}}
-    return json.dumps(
-        {
-            "version": 2,
-            "shards": [{**config_of(ONE), "raw_data": raw, "zip_data": None, "samples": 2, **changes}],
-        }
-    ).encode()
+    entry = {**mds_config(ONE), "raw_data": raw, "zip_data": None, "samples": 2, **changes}
+    return json.dumps({"version": 2, "shards": [entry]}).encode()
 
 
 def test_the_shards_of_an_index():

@@ -4,30 +4,22 @@ import json
 
 import numpy as np
 import pytest
-from foreign_files import tar_member, tfrecord_of
+from adopted_files import write_numbered
+from foreign_files import mds_of
 from inside import adopted
-from test_mds import shard
 
 import yogadl
 
-VALUES = [bytes([k]) * (k * 97 % 900) for k in range(150)]
-
 
 def write(folder, form):
-    """Write two files of a format."""
+    """Write two files of a format, of 75 records each."""
+    if form != "mds":
+        write_numbered(folder, form, [75, 75])
+        return
+    folder.mkdir()
     for number in range(2):
-        values = VALUES[75 * number : 75 * number + 75]
-        if form == "webdataset":
-            members = [tar_member(b"%03d.bin" % (75 * number + k), value) for k, value in enumerate(values)]
-            (folder / f"{number}.tar").write_bytes(b"".join(members) + bytes(1024))
-        elif form == "tfrecord":
-            (folder / f"{number}.tfrecord").write_bytes(tfrecord_of(values))
-        elif form == "mds":
-            samples = [[value, b"%08d" % k] for k, value in enumerate(values)]
-            (folder / f"{number}.mds").write_bytes(shard({"a": "bytes", "b": "int"}, samples))
-        else:
-            lines = [json.dumps(len(value)) for value in values]
-            (folder / f"{number}.jsonl").write_text("\n".join(lines))
+        samples = [[bytes([k]) * (k * 97 % 900), b"%08d" % k] for k in range(75 * number, 75 * number + 75)]
+        (folder / f"{number}.mds").write_bytes(mds_of({"a": "bytes", "b": "int"}, samples))
 
 
 @pytest.mark.parametrize("form", ["webdataset", "tfrecord", "mds", "jsonl"])
@@ -36,7 +28,6 @@ def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, j
     monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
     monkeypatch.setattr("yogadl.storage._files.foreign_stores._UNREAD_BATCH_BYTES", batch_bytes)
     monkeypatch.setattr("yogadl._foreign.file_reader._JOINED_RECORDS", joined)
-    (tmp_path / "raw").mkdir()
     write(tmp_path / "raw", form)
     storage = yogadl.open_storage(tmp_path / "store")
     for version, read in (("read", True), ("unread", False)):
@@ -51,7 +42,6 @@ def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, j
 
 def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatch):
     monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
-    (tmp_path / "raw").mkdir()
     write(tmp_path / "raw", "webdataset")
     storage = yogadl.open_storage(tmp_path / "store")
     found = []

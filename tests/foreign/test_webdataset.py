@@ -1,48 +1,20 @@
 """The samples of tar archives, written by hand and by Python's tarfile."""
 
-import io
 import itertools
-import pickle
 import re
 import tarfile
 
 import pytest
-from foreign_files import (
-    WINDOWS,
-    damaged,
-    outcome_of,
-    pax_record,
-    reader_of,
-    records_of,
-    tar_header,
-    tar_member,
-)
-from inside import WebDataset, split_name, tar_module
+from foreign_files import WINDOWS, pax_record, reader_of, records_of, refusal, tar_header, tar_member, tar_of
+from inside import WebDataset, split_name
 
-from yogadl.errors import ConfigurationError, UnsupportedDataError
+from yogadl.errors import ConfigurationError
 
 END = bytes(1024)
 
 
 def archive(*members, end=END):
     return b"".join(members) + end
-
-
-def by_tarfile(members, form):
-    """Return the archive that Python's tarfile makes of (name, content) pairs."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return file.getvalue()
-
-
-def refusal(content, form=None):
-    with pytest.raises(UnsupportedDataError) as caught:
-        records_of(form or WebDataset(), content)
-    return str(caught.value)
 
 
 SIZES = [0, 1, 511, 512, 513, 1024, 3001, 17]
@@ -57,18 +29,7 @@ def test_samples_with_names_of_all_lengths(form, window):
         values = {"JPG": bytes([65 + k]) * size, "seg.png": b"%d" % k}
         members += [(f"{key}.{extension}", content) for extension, content in values.items()]
         expected.append({"__key__": key, "jpg": values["JPG"], "seg.png": values["seg.png"]})
-    assert records_of(WebDataset(), by_tarfile(members, form), window) == expected
-
-
-def test_a_batch_has_the_samples_that_begin_in_one_window():
-    content = archive(*[tar_member(b"%d.x" % k, bytes(k * 37)) for k in range(100)])
-    form = WebDataset(("x",))
-    counts = []
-    for keys, places in form.batches(reader_of(content, 4096)):
-        assert (places.positions[0] - 512) // 4096 == (places.positions[-1] - 512) // 4096
-        counts.append(len(keys))
-    assert sum(counts) == 100
-    assert len(counts) > 20
+    assert records_of(WebDataset(), tar_of(members, form), window) == expected
 
 
 def test_numbers_are_octal_or_binary_and_checksums_of_either_sign():
@@ -140,14 +101,14 @@ def test_archives_end_in_many_ways(end):
 def test_an_archive_without_an_end_is_refused():
     members = tar_member(b"a.x", b"1"), tar_member(b"b.x", b"2")
     for count in (1, 2):
-        said = refusal(b"".join(members[:count]))
+        said = refusal(WebDataset(), b"".join(members[:count]))
         assert f"byte {1024 * count}: the archive has no end: it is cut" in said
 
 
 def test_only_consecutive_members_are_a_sample():
     content = archive(*[tar_member(name, name) for name in (b"a.x", b"b.x", b"a.y")])
     assert [r["__key__"] for r in records_of(WebDataset(missing="empty"), content)] == ["a", "b", "a"]
-    assert "sample 'a' has no 'y'" in refusal(content)
+    assert "sample 'a' has no 'y'" in refusal(WebDataset(), content)
 
 
 def test_fields_that_are_given_are_taken_alone():
@@ -158,8 +119,8 @@ def test_fields_that_are_given_are_taken_alone():
         {"__key__": "a", "x": b"a.x"},
         {"__key__": "b", "x": b"b.x"},
     ]
-    assert "sample 'a' has two members 'y'" in refusal(content)
-    said = refusal(content, WebDataset(["x", "z"]))
+    assert "sample 'a' has two members 'y'" in refusal(WebDataset(), content)
+    said = refusal(WebDataset(["x", "z"]), content)
     assert "byte 0: sample 'a' has no 'z'" in said
     assert 'missing="empty"' in said
     assert "fields=(" in said
@@ -168,12 +129,10 @@ def test_fields_that_are_given_are_taken_alone():
 def test_only_the_fields_that_are_named_may_be_empty():
     content = archive(*[tar_member(name, name) for name in (b"a.x", b"a.y", b"b.x", b"c.y")])
     for form in (WebDataset(("x", "y"), {"x": "empty"}), WebDataset(missing={"x": "empty"})):
-        with pytest.raises(UnsupportedDataError, match="sample 'b' has no 'y'"):
-            records_of(form, content)
+        assert "sample 'b' has no 'y'" in refusal(form, content)
     form = WebDataset(missing={"x": "empty", "y": "empty"})
     assert [r["x"] for r in records_of(form, content)] == [b"a.x", b"b.x", b""]
-    with pytest.raises(UnsupportedDataError, match="no sample of this first file has 'z'"):
-        records_of(WebDataset(("x", "z"), {"z": "empty"}), content)
+    assert "no sample of this first file has 'z'" in refusal(WebDataset(("x", "z"), {"z": "empty"}), content)
     for missing in ({"x": -1}, {"other": "empty"}):
         with pytest.raises(ConfigurationError, match="missing="):
             WebDataset(("x", "y"), missing)
@@ -187,10 +146,9 @@ def test_the_first_file_decides_the_fields_in_the_order_they_come():
     assert form.fields == ("z", "x")
     assert form.are_of_first_file
     assert form.of_first_file(reader_of(b"")) is form
-    assert pickle.loads(pickle.dumps(form)) == form
     second = archive(tar_member(b"dir/c.z", b""), tar_member(b"dir/c.new", b""))
-    said = refusal(second, form)
-    assert "folder/file, byte 1024: sample 'dir/c' has 'new'" in said
+    said = refusal(form, second)
+    assert "folder/data, byte 1024: sample 'dir/c' has 'new'" in said
     assert "fields=(" in said
 
 
@@ -204,29 +162,24 @@ def test_the_first_file_decides_the_fields_in_the_order_they_come():
         (b"BZh91AY&SY", "bunzip2"),
         (b"\xfd7zXZ\0", "unxz"),
         (b"\x28\xb5\x2f\xfd", "unzstd"),
-        (archive(tar_header(b"a.x", 0, b"1")), "'a.x' is a hard link: .*--hard-dereference"),
-        (archive(tar_header(b"a.x", 0, b"2")), "a symbolic link"),
-        (archive(tar_header(b"a.x", 0, b"3")), "a device"),
-        (archive(tar_header(b"a.x", 0, b"4")), "a device"),
-        (archive(tar_header(b"a.x", 0, b"6")), "a pipe"),
-        (archive(tar_header(b"a.x", 0, b"S")), "a sparse file"),
-        (archive(tar_header(b"a.x", 0, b"M")), "begins in another archive"),
-        (archive(tar_header(b"a.x", 0, b"?")), "the unknown kind"),
+        *(
+            (archive(tar_header(b"a.x", 0, kind)), said)
+            for kind, said in (
+                (b"1", "'a.x' is a hard link: .*--hard-dereference"), (b"2", "a symbolic link"),
+                (b"3", "a device"), (b"4", "a device"), (b"6", "a pipe"), (b"S", "a sparse file"),
+                (b"M", "begins in another archive"), (b"?", "the unknown kind"),
+            )
+        ),
         (archive(tar_member(b"", pax_record(b"GNU.sparse.major", b"1"), b"x")), "a sparse file"),
         (archive(tar_member(b"", pax_record(b"path", b"a.x"), b"g")), "for all members"),
         (archive(tar_member(b"", pax_record(b"size", b"1"), b"g")), "for all members"),
-        (archive(tar_member(b"", b"nonsense", b"x")), "no record of a pax header"),
-        (archive(tar_member(b"", b"0 a=b\n", b"x")), "no record of a pax header"),
-        (archive(tar_member(b"", b"99 a=b\n", b"x")), "no record of a pax header"),
-        (archive(tar_member(b"", b"5 a=b\n", b"x")), "no record of a pax header"),
-        (archive(tar_member(b"", b"99999999999 a=b\n", b"x")), "no record of a pax header"),
-        (
-            archive(tar_member(b"", pax_record(b"size", b"-1"), b"x"), tar_member(b"a.x", b"")),
-            "size of a member",
+        *(
+            (archive(tar_member(b"", content, b"x")), "no record of a pax header")
+            for content in (b"nonsense", b"0 a=b\n", b"99 a=b\n", b"5 a=b\n", b"99999999999 a=b\n")
         ),
-        (
-            archive(tar_member(b"", pax_record(b"size", b"9" * 30), b"x"), tar_member(b"a.x", b"")),
-            "size of a",
+        *(
+            (archive(tar_member(b"", pax_record(b"size", size), b"x"), tar_member(b"a.x", b"")), "size of a")
+            for size in (b"-1", b"9" * 30)
         ),
         (archive(tar_member(b"", pax_record(b"mtime", b"1"), b"x")), "ends after the extended header"),
         (archive(tar_member(b"", b"a.x", b"L"), end=b""), "ends after the extended header"),
@@ -244,46 +197,17 @@ def test_the_first_file_decides_the_fields_in_the_order_they_come():
         (archive(tar_member(b"a.x", b"1")[:-1], end=b""), "the file is cut"),
         (archive(tar_member(b"a.x", b"1"), end=b"\0"), "the file ends at 1025"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(content, said):
-    with pytest.raises(UnsupportedDataError, match=f"folder/file, byte [0-9]+: .*{said}"):
-        records_of(WebDataset(), content)
+    assert re.search(f"folder/data, byte [0-9]+: .*{said}", refusal(WebDataset(), content))
 
 
-def test_values_that_are_too_long_are_refused(monkeypatch):
-    monkeypatch.setattr(tar_module, "MAX_LEAF_BYTES", 10)
-    assert records_of(WebDataset(), archive(tar_member(b"a.x", bytes(10))))
-    assert "'a.x' has 11 bytes" in refusal(archive(tar_member(b"a.x", bytes(11))))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"missing": "none"},
-        {"fields": "jpg"},
-        {"fields": ()},
-        {"fields": ("JPG",)},
-        {"fields": ("",)},
-        {"fields": (1,)},
-        {"fields": ("a/b",)},
-        {"fields": ("__key__",)},
-        {"fields": ("x", "x")},
-    ],
-)
-def test_arguments_are_checked(arguments):
+@pytest.mark.parametrize("fields", ["jpg", ("JPG",), ("",), ("a/b",), ("__key__",)])
+def test_fields_are_extensions(fields):
     with pytest.raises(ConfigurationError):
-        WebDataset(**arguments)
-
-
-def test_damaged_archives_are_refused_or_read_within_the_file():
-    members = [(f"{'d' * 120 * (k % 2)}/{k}.{e}", bytes([k]) * k * 9) for k in range(9) for e in ("a", "b")]
-    outcomes = []
-    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        for changed in damaged(by_tarfile(members, form).rstrip(b"\0") + bytes(2048), 300):
-            outcomes.append(outcome_of(WebDataset(), changed))
-            outcomes.append(outcome_of(WebDataset(("a",), missing="empty"), changed))
-    assert outcomes.count(None) > 100
-    assert len(outcomes) - outcomes.count(None) > 100
+        WebDataset(fields)
+    with pytest.raises(ConfigurationError):
+        WebDataset(missing="none")
 
 
 @pytest.mark.parametrize("length", range(10))
@@ -303,7 +227,7 @@ def test_a_hostile_name_takes_no_long_time():
 @pytest.mark.parametrize("missing", ["error", "empty"])
 def test_a_name_that_no_sample_of_the_first_file_has_is_refused(missing):
     content = archive(tar_member(b"a.jpg", b"1"), tar_member(b"b.jpg", b"2"), tar_member(b"b.cls", b"3"))
-    said = refusal(content, WebDataset(("jpg", "jgp"), missing))
+    said = refusal(WebDataset(("jpg", "jgp"), missing), content)
     assert "'jgp'" in said
     assert ("no sample of this first file has 'jgp'" in said) == (missing == "empty")
     records = records_of(WebDataset(("cls", "jpg"), "empty"), content)
@@ -312,8 +236,8 @@ def test_a_name_that_no_sample_of_the_first_file_has_is_refused(missing):
 
 def test_the_way_out_names_the_fields_that_there_are():
     content = archive(tar_member(b"a.x", b"1"), tar_member(b"a.y", b"2"), tar_member(b"b.x", b"3"))
-    assert "fields=('x',), or make it empty" in refusal(content)
-    assert "'b' has no 'y': make it empty" in refusal(content, WebDataset(("y",)))
+    assert "fields=('x',), or make it empty" in refusal(WebDataset(), content)
+    assert "'b' has no 'y': make it empty" in refusal(WebDataset(("y",)), content)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +245,7 @@ def test_the_way_out_names_the_fields_that_there_are():
 )
 def test_an_archive_behind_the_end_of_another_is_refused(zeros):
     first, second = tar_member(b"a.x", b"1"), tar_member(b"b.x", b"2")
-    said = refusal(first + bytes(zeros) + second + END)
+    said = refusal(WebDataset(), first + bytes(zeros) + second + END)
     assert f"byte {1024 + zeros}: another archive begins there" in said
     assert len(records_of(WebDataset(), first + bytes(zeros))) == 1
 

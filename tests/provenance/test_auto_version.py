@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from versioned_project import DATA, auto
+from versioned_project import DATA, auto, grown
 
 CHANGES = {
     "an operator of the builder": ("data", "np.array(load_all) * scale", "np.array(load_all) + scale"),
@@ -54,8 +54,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("edit", CHANGES.values(), ids=CHANGES)
 def test_an_edit_that_may_change_the_records_changes_the_version(storage, load, edit):
-    assert len(auto(storage, load().build)) == 1
-    assert len(auto(storage, load(edit).build)) == 2
+    assert grown(storage, (load(*edits).build for edits in ([], [edit]))) == [1, 2]
 
 
 REPEAT = "def repeat(n):\n    return n if n < 1 else twice(n - 1)\n\n\n"
@@ -101,11 +100,6 @@ def test_an_edit_that_changes_no_record_does_not_change_the_version(storage, loa
     module = load(*([edit] if edit else []))
     versions = auto(storage, getattr(module, "make", module.build))
     assert len(versions) == 1, str(storage.explain("d", *versions))
-
-
-def test_there_are_at_least_twenty_of_each():
-    assert len(CHANGES) >= 20
-    assert len(STAYS) >= 20
 
 
 def test_the_version_is_the_same_for_ever(storage, load):

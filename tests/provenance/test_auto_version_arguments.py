@@ -1,16 +1,22 @@
 """version="auto": arguments and the values that code uses count by their content."""
 
+import collections
+import datetime
+import decimal
+import enum
 import functools
 import os
+import random
 import re
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from inside import sha256_of_data
-from versioned_project import auto, squares
+from versioned_project import auto, grown, squares
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -64,12 +70,10 @@ def test_the_object_of_a_method_counts_with_its_state(storage):
         def build(self):
             return self.records
 
-    assert len(auto(storage, Project(3).build)) == 1
-    assert len(auto(storage, Project(3).build)) == 1
     used = Project(3)
-    used.build()
-    assert len(auto(storage, used.build)) == 1  # what is worked out from the rest adds nothing
-    assert len(auto(storage, Project(4).build)) == 2
+    used.build()  # what is worked out from the rest adds nothing
+    projects = Project(3), Project(3), used, Project(4)
+    assert grown(storage, (project.build for project in projects)) == [1, 1, 1, 2]
 
 
 def test_an_object_with_call_counts_with_its_state_and_its_code(storage):
@@ -84,10 +88,7 @@ def test_an_object_with_call_counts_with_its_state_and_its_code(storage):
         def __call__(self):
             return list(range(self.count, 0, -1))
 
-    assert len(auto(storage, Build(3))) == 1
-    assert len(auto(storage, Build(3))) == 1
-    assert len(auto(storage, Build(4))) == 2
-    assert len(auto(storage, Other(3))) == 3
+    assert grown(storage, (Build(3), Build(3), Build(4), Other(3))) == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,8 @@ def test_the_hook_stands_for_an_object_or_a_function(storage):
     def build(connection):
         return [1]
 
-    assert len(auto(storage, build, Connection("db/1"))) == 1
-    assert len(auto(storage, build, Connection("db/1"))) == 1
-    assert len(auto(storage, build, Connection("db/2"))) == 2
+    for count, url in ((1, "db/1"), (1, "db/1"), (2, "db/2")):
+        assert len(auto(storage, build, Connection(url))) == count
 
     def calls(decode):
         def build():
@@ -155,55 +155,24 @@ def test_the_hook_stands_for_an_object_or_a_function(storage):
 
 
 def test_values_of_many_kinds_count_by_their_content(storage):
-    import collections
-    import datetime
-    import decimal
-    import enum
-    import random
-    import types
-
     Point = collections.namedtuple("Point", "x y")
     Color = enum.Enum("Color", "RED GREEN")
-    ring = [1]
-    ring.append(ring)
-    ring2 = [2]
-    ring2.append(ring2)
+    rings = own_list(1), own_list(2)
     dynamic = [type("Made", (), {"size": size, "get": lambda self: self.size}) for size in (1, 2)]
 
     def make():
         yield from (True, 1, 1.0, 1j, "1", b"1", None, ..., -0.0, 0.0, float("inf"))
         yield from ([1], (1,), {1}, frozenset({1}), {1: 2}, {2: 1}, [1, 2], [2, 1], [[1], 2], [1, [2]])
-        yield from (
-            np.float32(1),
-            np.float64(1),
-            np.zeros(2),
-            np.zeros((2, 1)),
-            np.array(["a"]),
-            np.array([{1}]),
-        )
+        yield from (np.float32(1), np.float64(1), np.zeros(2), np.zeros((2, 1)), np.array(["a"]))
+        yield from (np.array([{1}]), np.random.default_rng(1), np.random.default_rng(2), "\ud800")
         yield from (np.ma.masked_array([1, 2], [0, 1]), np.ma.masked_array([1, 2], [0, 0]), np.dtype("f4"))
         yield from (Path("a"), Path("b"), Point(1, 2), Point(2, 1), Color.RED, Color.GREEN, Color, Point)
         yield from (datetime.date(2024, 1, 1), decimal.Decimal("1.0"), re.compile("a"), re.compile("a", re.I))
         yield from (range(3), range(4), slice(1), collections.OrderedDict(a=1), collections.Counter("a"))
         yield from (types.SimpleNamespace(a=1), types.MappingProxyType({1: 2}), random.Random(1), len, np.add)
         yield from (str.upper, "a".upper, "b".upper, int, list[int], int | None, np, np.linalg, object())
-        yield from (
-            np.random.default_rng(1),
-            np.random.default_rng(2),
-            ring,
-            ring2,
-            *dynamic,
-            "x" * 9999,
-            b"x" * 9999,
-        )
-        yield from (
-            functools.partial(len),
-            functools.partial(len, "a"),
-            dynamic[0](),
-            dynamic[1](),
-            print,
-            "\ud800",
-        )
+        yield from (*rings, *dynamic, *(made() for made in dynamic), "x" * 9999, b"x" * 9999)
+        yield from (functools.partial(len), functools.partial(len, "a"), print)
 
     def build(value):
         return [1]
@@ -302,16 +271,17 @@ def numbers(fingerprint="x"):
     return yogadl.from_source({"a": np.arange(30), "b": np.arange(30)}, fingerprint=fingerprint)
 
 
+def rows():
+    return yogadl.from_source({"a": np.zeros((9, 8))}, fingerprint="x")
+
+
 @pytest.mark.parametrize(
     ("make", "form"),
     [
         (lambda: numbers().split(0.5), "1a55b4274f5ea071"),
         (lambda: numbers()[2:9].select([3, 1]), "bfdd7256730a084c"),
         (lambda: numbers().fields("a"), "95c91a7baf468341"),
-        (
-            lambda: yogadl.from_source({"a": np.zeros((9, 8))}, fingerprint="x").chunks("a", 4),
-            "194319017b999e1e",
-        ),
+        (lambda: rows().chunks("a", 4), "194319017b999e1e"),
         (lambda: numbers().map(abs), "acdc4b43e0cab647"),
         (lambda: yogadl.concat([numbers(), numbers("y")]), "620e102e40946cfe"),
         (lambda: yogadl.mix({"a": (numbers(), 2), "b": (numbers("y"), 1)}), "1ba0fe1bd65df7a3"),

@@ -22,12 +22,9 @@ def test_a_cache_that_it_reads_counts_by_its_own_version(storage):
         return auto(storage, build)
 
     one, two = (lambda: [1]), (lambda: [2])
-    assert len(chain("auto", one)) == 1
-    assert len(chain("auto", one)) == 1
-    assert len(chain("auto", two)) == 2
-    assert len(chain("1", one)) == 3
-    assert len(chain("1", two)) == 3  # and so it serves what `one` built
-    assert len(chain("2", two)) == 4
+    calls = ("auto", one), ("auto", one), ("auto", two), ("1", one), ("1", two), ("2", two)
+    # The last but one serves what `one` built.
+    assert [len(chain(*call)) for call in calls] == [1, 1, 2, 3, 3, 4]
 
 
 def test_it_is_the_same_where_cloudpickle_brought_the_function(storage, load):
@@ -96,25 +93,12 @@ def test_what_becomes_of_a_references_records_counts_too(storage):
         return yogadl.mix({"one": (one, weight), "two": (two, 1)}, seed=seed)
 
     refs = [
-        one,
-        one.map(double),
-        one.map(triple),
-        one.map(double).map(double),
-        one.map(double)[:0],
-        one.fields("x"),
-        one.fields("y"),
-        one.fields("x").map(double),
-        yogadl.concat([one, two]),
-        yogadl.concat([one.map(double), two.map(double)]),
-        yogadl.concat([one.map(triple), two.map(double)]),
-        texts.chunks("x", 2),
-        texts.chunks("x", 2, segments="of"),
-        texts.map(twice).chunks("x", 2),
-        mixed(1),
-        mixed(2),
-        mixed(1, seed=1),
-        mixed(1).map(double),
-    ]
+        one, one.map(double), one.map(triple), one.map(double).map(double), one.map(double)[:0],
+        one.fields("x"), one.fields("y"), one.fields("x").map(double), yogadl.concat([one, two]),
+        yogadl.concat([one.map(double), two.map(double)]), yogadl.concat([one.map(triple), two.map(double)]),
+        texts.chunks("x", 2), texts.chunks("x", 2, segments="of"), texts.map(twice).chunks("x", 2),
+        mixed(1), mixed(2), mixed(1, seed=1), mixed(1).map(double),
+    ]  # fmt: skip
     assert [len(auto(storage, build, ref)) for ref in refs] == list(range(1, len(refs) + 1))
     assert len(auto(storage, build, one.map(double))) == len(refs)
 

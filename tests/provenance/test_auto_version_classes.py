@@ -4,7 +4,7 @@ import dataclasses
 from textwrap import indent
 
 import pytest
-from versioned_project import auto
+from versioned_project import auto, grown
 
 # What lies in a class and is neither plain nor code: the file is the same, the object another.
 HELD = {
@@ -161,9 +161,8 @@ def build():
     return [made.label(), made.known["label"](made), *(step() for step in made.steps), call(),
             Data().label(), Row(3).label()]
 """
-    assert len(auto(storage, load(data=code).build)) == 1
-    assert len(auto(storage, load(data=code).build)) == 1
-    assert len(auto(storage, load(data=code.replace(later, later.replace("1", "2"))).build)) == 2
+    codes = code, code, code.replace(later, later.replace("1", "2"))
+    assert grown(storage, (load(data=each).build for each in codes)) == [1, 1, 2]
 
 
 # A class that no text of the project defines.
@@ -216,9 +215,8 @@ MADE_CHANGES = {
 @pytest.mark.parametrize("change", MADE_CHANGES.values(), ids=MADE_CHANGES)
 def test_a_class_that_a_call_made_counts_with_its_fields_and_all_else(storage, load, change):
     assert MADE.count(change[0]) == 1
-    assert len(auto(storage, load(data=MADE).build)) == 1
-    assert len(auto(storage, load(data=MADE).build)) == 1
-    assert len(auto(storage, load(data=MADE.replace(*change)).build)) == 2
+    codes = MADE, MADE, MADE.replace(*change)
+    assert grown(storage, (load(data=each).build for each in codes)) == [1, 1, 2]
 
 
 def test_an_argument_of_a_class_that_make_dataclass_made_counts_with_its_fields(storage):
@@ -228,9 +226,8 @@ def test_an_argument_of_a_class_that_make_dataclass_made_counts_with_its_fields(
     def config(*names):
         return dataclasses.make_dataclass("Config", [(name, int) for name in names])(1, 2)
 
-    assert len(auto(storage, takes, config("x", "y"))) == 1
-    assert len(auto(storage, takes, config("x", "y"))) == 1
-    assert len(auto(storage, takes, config("y", "x"))) == 2
+    for names, count in (("xy", 1), ("xy", 1), ("yx", 2)):
+        assert len(auto(storage, takes, config(*names))) == count
 
 
 # A class in each of two branches, under one name: of neither does Python say from which it is.
@@ -296,13 +293,8 @@ def build():
 
 @pytest.mark.parametrize(("first", "second"), BRANCHES.values(), ids=BRANCHES)
 def test_which_of_two_classes_of_one_name_there_is_counts(storage, load, first, second):
-    def versions(is_first, *branches):
-        code = BRANCHED.format(is_first, *(indent(branch, "    ") for branch in branches))
-        return len(auto(storage, load(data=code).build))
-
-    assert versions(True, first, second) == 1
-    assert versions(True, first, second) == 1
-    assert versions(False, first, second) == 2
-    assert versions(True, f"{first}\n    more = 5", second) == 3
+    cases = [(True, first, second)] * 2 + [(False, first, second), (True, f"{first}\n    more = 5", second)]
     if second.startswith(("class", "@")):
-        assert versions(False, first, f"{second}\n    more = 5") == 4
+        cases.append((False, first, f"{second}\n    more = 5"))
+    codes = (BRANCHED.format(is_first, *(indent(each, "    ") for each in both)) for is_first, *both in cases)
+    assert grown(storage, (load(data=code).build for code in codes)) == [1, 1, 2, 3, 4][: len(cases)]

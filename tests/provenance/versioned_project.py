@@ -133,5 +133,10 @@ def auto(storage, function, *args, **kwargs):
     return storage.versions("d")
 
 
+def grown(storage, functions, *args):
+    """Build with one after the other, and return how many versions there are after each."""
+    return [len(auto(storage, function, *args)) for function in functions]
+
+
 def squares(n, start=0, *rest, scale=1, **options):
     return [{"n": i * scale} for i in range(start, start + n)]

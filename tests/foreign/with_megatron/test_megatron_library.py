@@ -1,13 +1,10 @@
 """Sequences that Megatron's own library has written, against those that it reads."""
 
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from other_libraries import records_of_library
 
 import yogadl
 
@@ -18,10 +15,7 @@ HERE = Path(__file__).parent
 def theirs(tmp_path_factory):
     """Return the folder of files, and the sequences of each; in a process, as the library warns a lot."""
     folder = tmp_path_factory.mktemp("megatron")
-    result = folder / "read.pickle"
-    command = [sys.executable, HERE / "write_and_read.py", folder, result]
-    subprocess.run(command, env=os.environ | {"PYTHONWARNINGS": "ignore"}, check=True, timeout=240)
-    return folder, pickle.loads(result.read_bytes())
+    return folder, records_of_library(HERE / "write_and_read.py", folder, PYTHONWARNINGS="ignore")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32", "int64", "float32"])

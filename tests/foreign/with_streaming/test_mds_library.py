@@ -1,13 +1,11 @@
 """Shards that MosaicML's own library has written, against the samples that it reads."""
 
 import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from other_libraries import records_of_library
 
 import yogadl
 
@@ -18,13 +16,9 @@ HERE = Path(__file__).parent
 def theirs(request, tmp_path_factory):
     """Return the folder of shards, and the samples; in a process whose torchvision is a stand-in."""
     folder = tmp_path_factory.mktemp("mds")
-    result = folder.parent / f"{folder.name}.pickle"
     paths = os.pathsep.join(filter(None, [str(HERE / "stand_in"), os.environ.get("PYTHONPATH")]))
-    subprocess.run(
-        [sys.executable, HERE / "write_and_read.py", folder, result, str(request.param)],
-        env=os.environ | {"PYTHONPATH": paths}, check=True, timeout=240,
-    )  # fmt: skip
-    return folder, pickle.loads(result.read_bytes())
+    script = HERE / "write_and_read.py"
+    return folder, records_of_library(script, folder, str(request.param), PYTHONPATH=paths)
 
 
 @pytest.mark.parametrize("read", [True, False])

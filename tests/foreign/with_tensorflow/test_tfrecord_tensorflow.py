@@ -6,17 +6,15 @@ import tensorflow as tf
 from foreign_files import (
     bytes_feature,
     damaged,
-    entry,
     example_of,
     float_feature,
     int64_feature,
     outcome_of,
     records_of,
+    refusal,
     tfrecord_of,
 )
 from inside import TFRecord
-
-from yogadl.errors import UnsupportedDataError
 
 COUNT = 10_000
 FEATURES = {
@@ -39,6 +37,11 @@ def feature_of(value):
     return tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value)))
 
 
+def example_by_tensorflow(**values):
+    feature = {name: feature_of(value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
 def write(path, values, **options):
     with tf.io.TFRecordWriter(str(path), **options) as writer:
         for value in values:
@@ -49,21 +52,17 @@ def write(path, values, **options):
 def examples():
     rng = np.random.default_rng(9)
     return [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={
-                    "image": feature_of(rng.bytes(int(rng.integers(0, 400)))),
-                    "name": feature_of(("ü" * (k % 9)).encode()),
-                    "label": feature_of(int(rng.integers(-(2**63), 2**63 - 1)) >> int(rng.integers(60))),
-                    "score": feature_of(np.float32(rng.normal())),
-                    "vec": feature_of(rng.normal(size=7).astype(np.float32)),
-                    "boxes": feature_of(rng.normal(size=(k % 5, 4)).astype(np.float32)),
-                    "ids": feature_of(rng.integers(-5, 2**40, k % 40)),
-                    "pair": feature_of(rng.integers(-5, 5, 2)),
-                    "unused": feature_of(k),
-                }
-            )
-        ).SerializeToString()
+        example_by_tensorflow(
+            image=rng.bytes(int(rng.integers(0, 400))),
+            name=("ü" * (k % 9)).encode(),
+            label=int(rng.integers(-(2**63), 2**63 - 1)) >> int(rng.integers(60)),
+            score=np.float32(rng.normal()),
+            vec=rng.normal(size=7).astype(np.float32),
+            boxes=rng.normal(size=(k % 5, 4)).astype(np.float32),
+            ids=rng.integers(-5, 2**40, k % 40),
+            pair=rng.integers(-5, 5, 2),
+            unused=k,
+        )
         for k in range(COUNT)
     ]
 
@@ -81,15 +80,11 @@ def test_features_are_those_of_parse_example(tmp_path, examples):
     path = tmp_path / "a.tfrecord"
     write(path, examples)
     described = {
-        "image": tf.io.FixedLenFeature((), tf.string),
-        "name": tf.io.FixedLenFeature((), tf.string),
-        "label": tf.io.FixedLenFeature((), tf.int64),
-        "score": tf.io.FixedLenFeature((), tf.float32),
-        "vec": tf.io.FixedLenFeature((7,), tf.float32),
-        "boxes": tf.io.RaggedFeature(tf.float32),
-        "ids": tf.io.RaggedFeature(tf.int64),
-        "pair": tf.io.FixedLenFeature((2,), tf.int64),
-    }
+        "image": ((), tf.string), "name": ((), tf.string), "label": ((), tf.int64), "score": ((), tf.float32),
+        "vec": ((7,), tf.float32), "pair": ((2,), tf.int64),
+    }  # fmt: skip
+    described = {name: tf.io.FixedLenFeature(*each) for name, each in described.items()}
+    described |= {"boxes": tf.io.RaggedFeature(tf.float32), "ids": tf.io.RaggedFeature(tf.int64)}
     parsed = tf.io.parse_example(examples, described)
     records = records_of(TFRecord(FEATURES), path.read_bytes())
     assert len(records) == COUNT
@@ -110,14 +105,7 @@ def test_features_are_those_of_parse_example(tmp_path, examples):
 
 
 def test_entries_with_one_key_are_read_as_tensorflow_reads_them():
-    pieces = [
-        tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-        for feature in (
-            {"a": feature_of(1), "b": feature_of(2)},
-            {"a": feature_of(3)},
-            {"c": feature_of(4)},
-        )
-    ]
+    pieces = example_by_tensorflow(a=1, b=2), example_by_tensorflow(a=3), example_by_tensorflow(c=4)
     content = b"".join(pieces) + example_of()
     parsed = tf.io.parse_single_example(
         content, {name: tf.io.FixedLenFeature((), tf.int64) for name in "abc"}
@@ -131,16 +119,15 @@ def test_entries_with_one_key_are_read_as_tensorflow_reads_them():
 def test_compressed_files_are_refused(tmp_path, way, examples):
     path = tmp_path / "a.tfrecord"
     write(path, examples[:20], options=way)
-    with pytest.raises(UnsupportedDataError, match=f"compressed by {way.lower()}"):
-        records_of(TFRecord(), path.read_bytes())
+    assert f"compressed by {way.lower()}" in refusal(TFRecord(), path.read_bytes())
 
 
 def test_damaged_examples_are_read_as_tensorflow_reads_them_or_refused():
     content = example_of(
-        entry(b"i", bytes_feature(b"x" * 10)),
-        entry(b"l", int64_feature([1])),
-        entry(b"v", float_feature([1.5, 2.5])),
-        entry(b"n", int64_feature([1, -1, 300])),
+        i=bytes_feature(b"x" * 10),
+        l=int64_feature([1]),
+        v=float_feature([1.5, 2.5]),
+        n=int64_feature([1, -1, 300]),
     )
     described = {
         "i": tf.io.FixedLenFeature((), tf.string),

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 import webdataset
-from foreign_files import damaged, outcome_of, records_of, tar_member
+from foreign_files import damaged, outcome_of, records_of, tar_member, tar_of
 from inside import WebDataset
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
@@ -29,14 +29,7 @@ def filled(samples):
 
 
 def archive_of(members, form):
-    """Return the archive that Python's tarfile makes of (name, content, kind) triples."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
-        for name, content, kind in members:
-            info = tarfile.TarInfo(name)
-            info.type, info.size = kind, len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return file.getvalue().rstrip(b"\0") + bytes(2048)
+    return tar_of(members, form).rstrip(b"\0") + bytes(2048)
 
 
 def test_many_samples_that_webdataset_has_written(tmp_path):

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 from adopted_files import every, plain, write, write_numbered
 
-import yogadl
 from yogadl.cli import main
 from yogadl.errors import ConfigurationError
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return yogadl.open_storage(tmp_path / "caches")
 
 
 def test_values_that_stay_in_foreign_files_are_not_compressed(tmp_path, storage, capsys):
