@@ -437,9 +437,7 @@ def test_a_function_that_gives_other_lengths_later_is_found_out(lengths, later):
     packed = mapped.packed(5, fields="tokens")
     whole = list(packed.stream())
     more = later
-    with pytest.raises(
-        UnsupportedDataError, match=r"has \d+ values .* but had \d+ .*same each time"
-    ):
+    with pytest.raises(UnsupportedDataError, match=r"has \d+ values .* but had \d+ .*same each time"):
         list(packed.stream())
     more = 0
     assert_equal(list(packed.stream()), whole)
