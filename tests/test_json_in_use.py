@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from indexed import Batched
 from trees import JSON_VALUES, same_json, shared_parts
 
 import yogadl
@@ -32,27 +33,11 @@ def columns():
     }
 
 
-class Items:
-    """Records that are read several at a time, from objects that it keeps."""
-
-    def __init__(self):
-        self.records = records()
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        return self.records[index]
-
-    def __getitems__(self, indices):
-        return [self.records[index] for index in indices]
-
-
 @pytest.fixture(params=["cache", "records", "columns", "items"])
 def ref(request, tmp_path):
     if request.param == "cache":
         return yogadl.open_storage(tmp_path).submit(records(), "set", "1", json="tree")
-    made = {"records": records, "columns": columns, "items": Items}[request.param]()
+    made = {"records": records, "columns": columns, "items": lambda: Batched(records())}[request.param]()
     return yogadl.from_source(made, json="tree")
 
 
