@@ -58,13 +58,13 @@ READ = {
     "gathered": lambda ref: ref.gather(range(COUNT))["tree"],
     "batches": lambda ref: trees_of(ref.stream().batch(10)),
     "ahead": lambda ref: trees_of(ref.stream().batch(10).prefetch(2)),
-    "by workers": lambda ref: trees_of(ref.stream().batch(10).prefetch(2, workers=2)),
+    "by workers": lambda ref: trees_of(ref.stream().batch(10).prefetch(2, workers=1)),
     "some fields": lambda ref: trees_of(ref.fields("tree", "id").stream().batch(10)),
     "mapped": lambda ref: trees_of(ref.map(with_more).stream().batch(10)),
     "mapped below": lambda ref: [
         record["more"]["tree"] for record in ref.map(with_more, spec={"more": {"tree": TREE}})
     ],
-    "mapped by workers": lambda ref: trees_of(ref.stream().map(with_more).batch(10).prefetch(2, workers=2)),
+    "mapped by workers": lambda ref: trees_of(ref.stream().map(with_more).batch(10).prefetch(2, workers=1)),
     "mapped batches": lambda ref: trees_of(ref.stream().batch(10).map(same)),
     "filtered": lambda ref: [record["tree"] for record in ref.filter(lambda record: record["id"] >= 0)],
     "of itself": lambda ref: [
