@@ -253,6 +253,7 @@ def test_a_mix_of_functions_of_packed_records_names_the_row(ref):
 # Parents.
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_lengths_by_workers_are_the_same(ref):
     view = ref.map(lambda record: {"tokens": record["tokens"][:4]}, spec=TOKENS)
     found = {view.packed(CAPACITY, fields="tokens", workers=workers).fingerprint for workers in (0, 2)}
