@@ -377,20 +377,25 @@ def test_what_makes_no_sense_is_refused_by_map_too(ref, fn, options, says):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_select_the_same(ref, workers):
+def test_workers_select_the_same_and_are_gone_afterwards(ref, workers):
+    before = psutil.Process().children(recursive=True)
     assert is_same(ref.filter(is_small, workers=workers), ref.select(arrays()["label"] < 3))
+    with pytest.raises(StageError, match="for record 0 it returned None") as caught:
+        ref.filter(lambda record: None, workers=workers)
+    assert caught.value.__cause__ is None
+    assert psutil.Process().children(recursive=True) == before
 
 
-@pytest.mark.parametrize("records", [1, 2, 64, 65])
-def test_fewer_records_than_tasks_are_enough(records):
-    ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
-    assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
-
-
-@pytest.mark.parametrize("records", [7, 8, 9, 31, 32, 33])
+@pytest.mark.parametrize(
+    ("records", "constants"),
+    [
+        *[(records, {}) for records in (1, 2, 64, 65)],  # fewer than tasks are enough
+        *[(records, {"TASKS": 1, "TASK_RECORDS": 8}) for records in (7, 8, 9, 31, 32, 33)],
+    ],
+)
 @pytest.mark.usefixtures("forked_workers")
-def test_tasks_of_any_number_of_records_end_where_the_next_begins(records, monkeypatch):
-    set_constants(monkeypatch, TASKS=1, TASK_RECORDS=8)
+def test_tasks_of_any_number_of_records_end_where_the_next_begins(records, constants, monkeypatch):
+    set_constants(monkeypatch, **constants)
     ref = yogadl.from_source({"x": np.arange(records)}, fingerprint="numbers")
     assert [r["x"] for r in ref.filter(lambda r: r["x"] % 2 == 0, workers=2)] == list(range(0, records, 2))
 
@@ -410,19 +415,15 @@ def test_workers_call_lambdas_local_functions_and_objects_on_views(ref):
     assert [r["x"].tolist() for r in view.filter(Between(4), workers=2)] == wanted
 
 
-def test_the_same_is_refused_in_a_worker(ref):
-    with pytest.raises(StageError, match="for record 0 it returned None") as caught:
-        ref.filter(lambda record: None, workers=2)
-    assert caught.value.__cause__ is None
-
-
 @pytest.mark.parametrize("kind", [ValueError, StopIteration, PicklesNot, partial(OwnError, two=2)])
-def test_an_error_in_a_worker_is_that_of_the_first_record_with_the_workers_traceback(ref, kind):
+def test_an_error_in_a_worker_is_that_of_the_first_record_with_the_workers_traceback(ref, kind, request):
     def choose(record):
         if record["x"][0] >= 2 * 33:
             raise kind("no")
         return True
 
+    if kind is not ValueError:
+        request.getfixturevalue("forked_workers")
     with pytest.raises(StageError, match=r"^filter\(choose\) failed at record 33: \w+: '?no") as caught:
         ref.filter(choose, workers=3)
     assert (caught.value.record, caught.value.stage) == (33, 0)
@@ -456,11 +457,3 @@ def test_what_does_not_pickle_can_not_be_sent_to_workers(ref):
     lock = threading.Lock()
     with pytest.raises(ConfigurationError, match="can't be sent to workers"):
         ref.filter(lambda record: lock is not None, workers=2)
-
-
-def test_workers_are_gone_afterwards(ref):
-    before = psutil.Process().children(recursive=True)
-    ref.filter(is_small, workers=2)
-    with pytest.raises(StageError):
-        ref.filter(lambda record: None, workers=2)
-    assert psutil.Process().children(recursive=True) == before

@@ -333,16 +333,20 @@ def test_more_lengths_than_16_bits_can_tell_apart() -> None:
         ({"capacity": 2**24 + 1}, r"capacity must be at most 2\*\*24"),
         ({"round_to": 0}, "round_to"),
         ({"long": "keep"}, "long"),
-        (
-            {"lengths": np.array([1, 9, 10]), "long": "error"},
-            "record 1 has 9 values, more than the 8 of a row",
-        ),
+        ({"long": "error"}, "record 2 has 9 values, more than the 8 of a row"),
+        ({"tokens": 0}, "tokens"),
+        ({"tokens": 8, "max_records": 0}, "max_records"),
+        ({"tokens": 8, "ranks": 0}, "ranks"),
+        ({"tokens": 8, "classes": 1025}, "classes"),
+        ({"tokens": 8, "long": "cut"}, "long"),
+        ({"tokens": 8, "long": "error"}, "record 2 has 9 values, more than the 8 of a batch"),
     ],
 )
-def test_what_can_not_be_packed_is_said(change: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"lengths": np.array([3, 4]), "capacity": 8, **change}
+def test_what_can_not_be_packed_or_bucketed_is_said(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"lengths": np.array([3, 4, 9, 10]), **change}
+    make, budget = (BucketPlan.make, "tokens") if "tokens" in change else (PackPlan.make, "capacity")
     with pytest.raises(ConfigurationError, match=message):
-        PackPlan.make(arguments.pop("lengths"), arguments.pop("capacity"), **arguments)
+        make(arguments.pop("lengths"), arguments.pop(budget, 8), **arguments)
 
 
 def test_a_row_or_batch_that_is_not_there_is_an_index_error() -> None:
@@ -494,23 +498,6 @@ def test_lengths_longer_than_the_histogram_are_rounded_up() -> None:
     assert sorted(found.records.tolist()) == list(range(300))
     assert (lengths[found.records] <= np.repeat(found.longest, np.diff(found.offsets))).all()
     assert found.longest.max() == lengths.max()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": 0}, "tokens"),
-        ({"max_records": 0}, "max_records"),
-        ({"ranks": 0}, "ranks"),
-        ({"classes": 1025}, "classes"),
-        ({"long": "cut"}, "long"),
-        ({"long": "error"}, "record 2 has 9 values, more than the 8 of a batch"),
-    ],
-)
-def test_what_can_not_be_bucketed_is_said(change: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"tokens": 8, **change}
-    with pytest.raises(ConfigurationError, match=message):
-        BucketPlan.make(np.array([3, 4, 9]), arguments.pop("tokens"), **arguments)
 
 
 # -- as the page on the order states it --------------------------------------------------------------------

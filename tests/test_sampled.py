@@ -81,17 +81,15 @@ def test_values_of_a_field_come_equally_often(ref):
     assert all(abs(count - 1500) < 200 for count in rare.values())
 
 
-def test_each_epoch_draws_anew_and_a_seed_draws_others(ref):
-    stream = ref.sampled(records=40).stream(shuffle_seed=5)
-    first, second = ids(stream), ids(stream)
+def test_a_shuffle_is_of_the_draw_of_its_epoch(ref):
+    """And epochs and seeds draw others: `together/test_algebra.py` compares them with the page's program."""
+    sample = ref.sampled(records=40)
+    first, second = (ids(sample.at(epoch, seed=5)) for epoch in range(2))
     assert first != second
-    assert ids(ref.sampled(records=40).at(0, seed=5)) == first
-    assert ids(ref.sampled(records=40).at(1, seed=5)) == second
-    assert ids(ref.sampled(records=40).stream(shuffle_seed=6)) != first
-    shuffled = ids(ref.sampled(records=40).stream(shuffle_seed=5, shuffle=True))
+    shuffled = ids(sample.stream(shuffle_seed=5, shuffle=True))
     assert shuffled != first
     assert sorted(shuffled) == sorted(first)
-    same = ref.sampled(records=40).stream(shuffle_seed=5, skip_shuffle_at_epoch_end=True)
+    same = sample.stream(shuffle_seed=5, skip_shuffle_at_epoch_end=True)
     assert ids(same) == ids(same) == first
 
 

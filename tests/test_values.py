@@ -230,16 +230,9 @@ def test_a_record_of_other_keys_is_named_with_a_line_that_works(storage, first, 
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [
-        (1, 0.5),
-        ([1, 2], [0.5, 1.5]),
-        (1, "a"),
-        ({"a": 1}, {"b": 1}),
-        ({"a": 1}, None),
-        ([1], [[1], [2, 3]]),
-        (1, None),
-    ],
-)
+    [(1, 0.5), ([1, 2], [0.5, 1.5]), (1, "a"), ({"a": 1}, {"b": 1}), ({"a": 1}, None), ([1], [[1], [2, 3]]),
+     (1, None)],
+)  # fmt: skip
 def test_a_result_that_does_not_fit_is_named_with_a_line_that_works(first, later):
     ref = yogadl.from_source(np.arange(200))
 
