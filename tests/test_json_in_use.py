@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from indexed import Batched
 from trees import JSON_VALUES, same_json, shared_parts
 
 import yogadl
@@ -32,27 +33,11 @@ def columns():
     }
 
 
-class Items:
-    """Records that are read several at a time, from objects that it keeps."""
-
-    def __init__(self):
-        self.records = records()
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        return self.records[index]
-
-    def __getitems__(self, indices):
-        return [self.records[index] for index in indices]
-
-
 @pytest.fixture(params=["cache", "records", "columns", "items"])
 def ref(request, tmp_path):
     if request.param == "cache":
         return yogadl.open_storage(tmp_path).submit(records(), "set", "1", json="tree")
-    made = {"records": records, "columns": columns, "items": Items}[request.param]()
+    made = {"records": records, "columns": columns, "items": lambda: Batched(records())}[request.param]()
     return yogadl.from_source(made, json="tree")
 
 
@@ -73,13 +58,13 @@ READ = {
     "gathered": lambda ref: ref.gather(range(COUNT))["tree"],
     "batches": lambda ref: trees_of(ref.stream().batch(10)),
     "ahead": lambda ref: trees_of(ref.stream().batch(10).prefetch(2)),
-    "by workers": lambda ref: trees_of(ref.stream().batch(10).prefetch(2, workers=2)),
+    "by workers": lambda ref: trees_of(ref.stream().batch(10).prefetch(2, workers=1)),
     "some fields": lambda ref: trees_of(ref.fields("tree", "id").stream().batch(10)),
     "mapped": lambda ref: trees_of(ref.map(with_more).stream().batch(10)),
     "mapped below": lambda ref: [
         record["more"]["tree"] for record in ref.map(with_more, spec={"more": {"tree": TREE}})
     ],
-    "mapped by workers": lambda ref: trees_of(ref.stream().map(with_more).batch(10).prefetch(2, workers=2)),
+    "mapped by workers": lambda ref: trees_of(ref.stream().map(with_more).batch(10).prefetch(2, workers=1)),
     "mapped batches": lambda ref: trees_of(ref.stream().batch(10).map(same)),
     "filtered": lambda ref: [record["tree"] for record in ref.filter(lambda record: record["id"] >= 0)],
     "of itself": lambda ref: [

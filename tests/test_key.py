@@ -10,26 +10,18 @@ from yogadl.errors import ConfigurationError
 GOOD = ["a", "imagenet-1k", "team/vision/cats", "v1.2", "ünï", "a b", "x" * 200, "-", "10%", "1@2"]
 BAD = [
     *["", "/", "/etc", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..", ".hidden", "a/.hidden"],
-    *[
-        "a\0b",
-        "a\nb",
-        "a\x7f",
-        "a\\b",
-        "\ud800",
-        "x" * 201,
-        "é" * 101,
-        "/".join(["x" * 100] * 9),
-        "x" * 10_000,
-    ],
-    *["1.json/2"],  # the file of version 1 is 1.json
+    *["a\0b", "a\nb", "a\x7f", "a\\b", "\ud800"],
+    *["x" * 201, "é" * 101, "/".join(["x" * 100] * 9), "x" * 10_000],
+    "1.json/2",  # the file of version 1 is 1.json
 ]
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_name_is_an_id_and_a_version(name):
+def test_a_good_name_is_an_id_and_a_version_also_of_a_new_key(name):
     key = DatasetKey(name, name)
     assert (key.id, key.version) == (name, name)
     assert is_dataset_id(name)
+    assert new_key(name, name) == key
 
 
 @pytest.mark.parametrize("name", BAD, ids=ascii)
@@ -79,8 +71,3 @@ def test_a_character_that_is_not_seen_is_in_no_new_name_but_in_those_that_there_
     for key in (("data", name), (name, "1")):
         with pytest.raises(ConfigurationError, match=rf"invisible character, U\+{ord(hidden):04X}"):
             new_key(*key)
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_a_good_name_is_one_for_a_new_key(name):
-    assert new_key(name, name) == DatasetKey(name, name)

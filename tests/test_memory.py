@@ -4,11 +4,12 @@ import gc
 import mmap
 import os
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from inside import BatchMemory, bytes_of
+from processes import fork, wait
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -109,7 +110,6 @@ def test_an_aligned_copy_is_made_only_of_what_is_large_and_is_not_aligned():
 
 def test_threads_never_get_memory_that_another_holds():
     memory = BatchMemory()
-    failures = []
 
     def work(number):
         random = np.random.default_rng(number)
@@ -120,18 +120,12 @@ def test_threads_never_get_memory_that_another_holds():
             held.append((array, mark))
             if len(held) > 3:
                 array, mark = held.pop(int(random.integers(len(held))))
-                if not (array == mark).all():
-                    failures.append((number, turn))
+                assert (array == mark).all(), (number, turn)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_writes_into_memory_of_its_own():
     memory = BatchMemory()
@@ -139,12 +133,12 @@ def test_a_forked_process_writes_into_memory_of_its_own():
     held = memory.array(LARGE, BYTE)
     held[:] = idle[:] = 1
     del idle
-    child = os.fork()
-    if not child:
+
+    def child():
         held[:] = 2
         memory.array(LARGE, BYTE)[:] = 2
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    assert wait(fork(child)) == 0
     assert (held == 1).all()
     assert (memory.array(LARGE, BYTE) == 1).all()
 

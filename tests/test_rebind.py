@@ -42,11 +42,8 @@ VIEWS = {
     "joined": lambda ref: yogadl.concat([ref.chunks("tokens", 8), ref.chunks("tokens", 8)]),
     "selected": lambda ref: ref.chunks("tokens", 8).select(range(20)),
 }
-SAME_ROWS = [
-    2,
-    1,
-    *LENGTHS[2:],
-]  # as many values, and so as many rows of most kinds; all documents' are others
+# As many values, and so as many rows of most kinds; all documents' are others.
+SAME_ROWS = [2, 1, *LENGTHS[2:]]
 
 
 def counts(rows):
@@ -90,21 +87,6 @@ def test_equal_lengths_are_accepted_and_all_records_of_the_other_data_come(view)
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_the_error_advises_works(view):
-    make = VIEWS[view]
-    old, new = make(of(LENGTHS, "old")), make(of(SAME_ROWS, "new"))
-    options = {"shuffle": True, "shuffle_seed": 4}
-    first = iter(old.stream(**options))
-    seen = counts(next(first) for _ in range(5))
-    # To finish its epoch, the data that it was saved with is opened.
-    assert seen + counts(old.stream(**options, cursor=saved(old))) == counts(old.stream(**options))
-    # Or an epoch of the new data is begun, without a cursor.
-    each = counts(new.stream(**options))
-    if view not in ("chunks", "selected", "joined"):
-        assert each == {number: length for number, length in enumerate(SAME_ROWS) if number}
-
-
-@pytest.mark.parametrize("view", VIEWS)
 def test_a_cursor_of_before_goes_on_with_its_data_and_is_not_rebound(view):
     make = VIEWS[view]
     old, new = make(of(LENGTHS, "old")), make(of(LENGTHS, "new"))
@@ -116,17 +98,15 @@ def test_a_cursor_of_before_goes_on_with_its_data_and_is_not_rebound(view):
         new.stream(**options, rebind=True)
 
 
-def test_cursors_of_single_records_have_no_rows_and_are_rebound():
-    old, new = of(LENGTHS, "old"), of(SAME_ROWS, "new")
-    for view in (
-        lambda ref: ref,
-        lambda ref: ref.map(dict),
-        lambda ref: ref.select(range(50)),
-        lambda ref: ref[:9],
-    ):
-        cursor = saved(view(old))
-        assert "rows" not in cursor
-        assert view(new).stream(shuffle=True, shuffle_seed=4, cursor=cursor, rebind=True).start == (0, 5)
+@pytest.mark.parametrize(
+    "view",
+    [lambda ref: ref, lambda ref: ref.map(dict), lambda ref: ref.select(range(50)), lambda ref: ref[:9]],
+)
+def test_cursors_of_single_records_have_no_rows_and_are_rebound(view):
+    cursor = saved(view(of(LENGTHS, "old")))
+    assert "rows" not in cursor
+    new = view(of(SAME_ROWS, "new"))
+    assert new.stream(shuffle=True, shuffle_seed=4, cursor=cursor, rebind=True).start == (0, 5)
 
 
 def test_rows_and_single_records_are_not_rebound_to_each_other():

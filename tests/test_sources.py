@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from indexed import Batched, Items
 from inside import (
     ArraysSource,
     Forms,
@@ -25,32 +26,6 @@ from yogadl.errors import UnsupportedDataError
 Pair = namedtuple("Pair", "left right")
 
 
-class Items:
-    """Random access; notes what was read."""
-
-    def __init__(self, count, fails_at=None):
-        self.count, self.fails_at, self.read = count, fails_at, []
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        if index == self.fails_at:
-            raise OSError("the network is down")
-        self.read.append(index)
-        return {"id": index}
-
-
-class Batched(Items):
-    """The same, read many at a time, as PyTorch's datasets may be."""
-
-    def __getitems__(self, indices):
-        self.asked = [*getattr(self, "asked", []), list(indices)]
-        return [super(Batched, self).__getitem__(index) for index in indices]
-
-
 def records_of(data, start=0, *, allow_pickle=False):
     source = open_source(data, Forms(allow_pickle=allow_pickle))
     found = []
@@ -62,6 +37,10 @@ def records_of(data, start=0, *, allow_pickle=False):
 
 def numbers(count):
     yield from range(count)
+
+
+def ids(count):
+    return [{"id": number} for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -76,14 +55,14 @@ def numbers(count):
         ([1, 2, 3], ItemsSource),
         ((1, 2, 3), ItemsSource),
         (deque([1, 2, 3]), ItemsSource),
-        (Items(5), ItemsSource),
+        (Items(ids(5)), ItemsSource),
         (range(5), ItemsSource),
         ({1, 2, 3}, IterableSource),
         (iter([1, 2]), IterableSource),
         (numbers(5), IterableSource),
         (lambda: numbers(5), IterableSource),
         (lambda: np.arange(5), ArraysSource),
-        (lambda: Items(5), ItemsSource),
+        (lambda: Items(ids(5)), ItemsSource),
         (map(int, "123"), IterableSource),
     ],
     ids=lambda value: type(value).__name__,
@@ -124,7 +103,7 @@ def test_the_path_of_a_file_is_not_stored_character_by_character(data, given):
         {"a": []},
         {"a": np.empty(0)},
         lambda: iter(()),
-        Items(0),
+        Items([]),
         set(),
     ],
     ids=lambda value: type(value).__name__,
@@ -236,9 +215,7 @@ def test_columns_of_lists_hold_text_and_arrays_of_any_shape():
     assert [record["ragged"].shape for record in found] == [(0,), (1,), (2,)]
 
 
-@pytest.mark.parametrize(
-    "data", [np.arange(2000), Items(2000), Batched(2000), [{"id": i} for i in range(2000)]], ids=type
-)
+@pytest.mark.parametrize("data", [np.arange(2000), Items(ids(2000)), Batched(ids(2000)), ids(2000)], ids=type)
 @pytest.mark.parametrize("start", [0, 1, 15, 16, 63, 64, 1999, 2000])
 def test_reading_may_begin_at_any_record(data, start):
     found = records_of(data, start)
@@ -248,7 +225,7 @@ def test_reading_may_begin_at_any_record(data, start):
 
 
 def test_reading_from_the_middle_skips_what_lies_before():
-    items = Items(1000)
+    items = Items(ids(1000))
     source = open_source(items)
     assert source.spec.keys() == ["id"]
     items.read.clear()
@@ -257,7 +234,7 @@ def test_reading_from_the_middle_skips_what_lies_before():
 
 
 def test_a_batched_getitem_is_used_where_there_is_one():
-    items = Batched(200)
+    items = Batched(ids(200))
     records_of(items)
     assert items.asked[1:] == [list(range(k, min(k + 64, 200))) for k in range(0, 200, 64)]
 
@@ -288,7 +265,7 @@ def test_an_error_of_the_source_keeps_its_type_and_says_at_which_record(at):
                 raise KeyError("no such image")
             yield number
 
-    for data, kind in ((records, KeyError), (Items(100, fails_at=at), OSError)):
+    for data, kind in ((records, KeyError), (Items(ids(100), fails_at=at), OSError)):
         with pytest.raises(kind) as caught:
             records_of(data)
         assert caught.value.__notes__ == [f"while reading record {at} of the source"]

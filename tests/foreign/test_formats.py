@@ -185,7 +185,7 @@ OTHERS = {
     "mds": [
         Case(MDS(), mds_of(columns, [], **sizes), 0)
         for columns, sizes in (
-            ({**COLUMNS, "b": "str"}, {}), ({**COLUMNS, "n": "bytes"}, {}),
+            ({**COLUMNS, "b": "str"}, {}), ({**COLUMNS, "n": "bytes"}, {}), ({**COLUMNS, "more": "int"}, {}),
             ({"n": "int"}, {}),
             ({**COLUMNS, "g": "ndarray:int16:4"}, {"column_sizes": [8, None, None, 8]}),
         )

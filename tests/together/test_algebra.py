@@ -32,6 +32,7 @@ from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from processes import in_child
 from soak import few_or_many
+from windows import windows
 
 import yogadl
 from yogadl.errors import CursorError
@@ -342,6 +343,19 @@ def test_the_requests_for_any_choice_of_records_are_those_that_are_planned(world
     after = ref.locality()
     way = plan.way("ranges")
     assert (way.requests, way.bytes) == (after.ranges - before.ranges, after.range_bytes - before.range_bytes)
+
+
+@pytest.mark.parametrize(("fields", "most"), [(("id", "pair"), 1), (("tokens", "pair", "id"), 1.5)])
+def test_the_requests_for_a_view_that_the_library_does_not_have_are_planned(world, fields, most):
+    ref = pickle.loads(pickle.dumps(world.bases["ranged"].ref))
+    before = ref.locality()
+    stream = windows(ref).fields(*fields).stream(shuffle=True)
+    planned = stream.plan().way("ranges")
+    list(stream)
+    after = ref.locality()
+    found = after.ranges - before.ranges, after.range_bytes - before.range_bytes
+    assert 0 < planned.requests <= found[0] <= most * planned.requests  # lengths are not known
+    assert planned.bytes <= found[1] <= most * planned.bytes
 
 
 def test_another_process_reads_pickled_views_of_views(world):

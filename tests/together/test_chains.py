@@ -33,6 +33,12 @@ def drawn(dice, cursor):
     return dice.choice(FRAMEWORKS), options, stop
 
 
+def mostly_left(dice, made, framework, options, stop):
+    """Return a leg whose processes are seldom killed, and whose batches are those of what is made."""
+    options = options | ({"batch_size": None} if made == "bucketed" else {})
+    return framework, options, stop if dice.random() < 0.1 else Stop(stop.steps)
+
+
 def steps_of(delivered):
     """Yield, for each batch that all ranks have, the ids of each rank and the cursor that all have."""
     count = min([len(one.batches) for one in delivered if not one.is_finished], default=None)
@@ -75,18 +81,21 @@ class Run:
         if self.cursor["position"] == self.size:  # there is nothing more in this epoch
             self.cursor = self.stream.cursor(0, epoch=self.cursor["epoch"] + 1)
 
+    def finish(self, dice, legs=LEGS, changed=lambda *leg: leg):
+        """Read all epochs in legs that dice choose; then one rank reads the rest."""
+        while self.cursor["epoch"] < EPOCHS and len(self.story) < legs:
+            self.go_on(*changed(*drawn(dice, self.cursor)))
+        while self.cursor["epoch"] < EPOCHS:
+            self.go_on("core", {"ranks": 1}, Stop(None))
+
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_chain_of_stops_reads_each_record_of_each_epoch_once_and_in_order(trainers, storage, seed):
-    dice = random.Random(seed)
     size = SIZES[seed % len(SIZES)]
     skips = ((1, 3), (5, size // 2)) if seed % 4 > 1 and size > 10 else ()
     start = Job(str(storage), "together", str(size), seed=seed, is_mapped=seed % 2 == 1, skips=skips)
     run = Run(trainers, start)
-    while run.cursor["epoch"] < EPOCHS and len(run.story) < LEGS:
-        run.go_on(*drawn(dice, run.cursor))
-    while run.cursor["epoch"] < EPOCHS:
-        run.go_on("core", {"ranks": 1}, Stop(None))
+    run.finish(random.Random(seed))
     for epoch in range(EPOCHS):
         order = dataclasses.replace(start, is_mapped=False, skips=()).ids(epoch)
         left = sorted(order[position] for position in start.kept(0, size))
@@ -95,14 +104,10 @@ def test_any_chain_of_stops_reads_each_record_of_each_epoch_once_and_in_order(tr
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_chain_of_stops_reads_a_mix_in_its_order(trainers, storage, seed):
-    dice = random.Random(seed)
     start = Job(str(storage), "together", str(SIZES[0]), seed=seed, is_mapped=seed % 2 == 1, is_mixed=True)
     run = Run(trainers, start)
     assert run.size > SIZES[0]  # some parts begin again
-    while run.cursor["epoch"] < EPOCHS and len(run.story) < LEGS:
-        run.go_on(*drawn(dice, run.cursor))
-    while run.cursor["epoch"] < EPOCHS:
-        run.go_on("core", {"ranks": 1}, Stop(None))
+    run.finish(random.Random(seed))
     for epoch in range(EPOCHS):
         assert run.seen[epoch] == start.ids(epoch)
         assert set(start.records(run.seen[epoch])) == set(range(SIZES[0]))
@@ -117,13 +122,7 @@ def test_any_chain_of_stops_reads_each_token_of_each_epoch_once(trainers, storag
         size = dice.choice(SIZES[1:])
         start = Job(str(storage), "documents", str(size), seed=seed, made=made, is_mixed=kind == "mixed")
         run = Run(trainers, start)
-        legs = dice.randint(1, 4)
-        while run.cursor["epoch"] < EPOCHS and len(run.story) < legs:
-            framework, options, stop = drawn(dice, run.cursor)
-            options["batch_size"] = None if made == "bucketed" else options["batch_size"]
-            run.go_on(framework, options, stop if dice.random() < 0.1 else Stop(stop.steps))
-        while run.cursor["epoch"] < EPOCHS:
-            run.go_on("core", {"ranks": 1}, Stop(None))
+        run.finish(dice, dice.randint(1, 4), functools.partial(mostly_left, dice, made))
         rows = [run.seen[epoch] for epoch in range(EPOCHS)]
         assert rows[0] != rows[1] or len(rows[0]) < 3
         for tokens in [np.concatenate([np.ravel(row) for row in of_epoch]) for of_epoch in rows]:

@@ -107,6 +107,12 @@ class MDS(Format):
         assert isinstance(self.spec.tree, DictNode)
         names, leaves = self.spec.tree.keys, self.spec.tree.children
         by_name = {column.name: column for column in shard.columns}
+        more = sorted(by_name.keys() - set(names)) if self.fields is None else []
+        if more:
+            reader.refuse(
+                shard.config_position,
+                f"column {more[0]!r:.200} is not in the first file: name the columns that all have (fields=)",
+            )
         for name, leaf in zip(names, leaves, strict=True):
             found = by_name[name].leaf if name in by_name else None
             assert isinstance(leaf, Leaf)

@@ -74,7 +74,7 @@ def test_an_error_names_the_record_though_others_are_held(storage):
         storage.submit(source, "d", "1", codec="zstd")
 
 
-# Values, how many dictionaries there are, and how large one is at most.
+# The constants, how often the text, how many dictionaries there are, and how large one is at most.
 TRAINED = [
     *(({"DICTIONARY_BYTES": most}, 20, 1, most) for most in (300, 1_000, 112_640)),
     *(({"TRAINED_BYTES": most}, 5, None, 112_640) for most in (16, 40, 2**17)),
