@@ -18,7 +18,7 @@ yogadl.storage._remote eviction location=eviction mirrored_cache partial_file re
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
 yogadl._core.arguments bytes_of names_of
-yogadl._foreign crc32c example_module=example lines_module=lines tar_module=tar tfrecord_module=tfrecord
+yogadl._foreign crc32c example_module=example lines_module=lines
 yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
@@ -126,7 +126,7 @@ yogadl.storage._objects.retry UnreachableError
 yogadl.storage._objects.store NotCarriedOverError
 yogadl.storage._catalogue.cached REMEDY
 yogadl.storage._copy copy
-yogadl.cli._checking Finding Outcome examine_bucket examine_process
+yogadl.cli._checking Outcome examine_bucket examine_process
 yogadl.storage._catalogue.backend LeaseLostError
 yogadl.storage._catalogue.catalogue Catalogue
 yogadl.storage._local user_cache_folder

@@ -217,7 +217,7 @@ def test_tests_reach_into_the_library_by_one_module_and_by_each_of_its_names():
                 private = [name for name in found if re.match(r"_[^_]", name)]
                 assert not private or path.name in own, f"{path}: {private}"
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "set_constants":
-                used |= {keyword.arg for keyword in node.keywords}
+                used |= {keyword.arg for keyword in node.keywords if keyword.arg}
             elif isinstance(node, ast.Dict):  # of a table of constants and their values
                 used |= constants & {key.value for key in node.keys if isinstance(key, ast.Constant)}
     assert used - {"set_constants", "spec_of"} == names | constants
