@@ -1,5 +1,6 @@
 """What users hand to an adapter in place of a stream, or ask of it that the stream says, and the answers."""
 
+import itertools
 import re
 
 import numpy as np
@@ -25,6 +26,14 @@ OF_THE_STREAM = [
     ("num_shard", "ref.stream(num_shards=...)"),
     ("rank", "ref.stream(shard_rank=...)"),
 ]
+WHOLE, BOOL = "must be a whole number of at least 1", "must be True or False"
+VALUES = [
+    *(({"batch_size": size}, f"batch_size {WHOLE}") for size in (0, -1, True, 2.5)),
+    ({"drop_remainder": 1}, f"drop_remainder {BOOL}"),
+    ({"skip_finished_epoch": 1}, f"skip_finished_epoch {BOOL}"),
+    ({"padding_field": "x"}, "the record has a 'x' already: choose another padding_field"),
+]
+OF_EPOCHS = [({"epochs": 0}, f"epochs {WHOLE}")]
 
 
 def check_refusals(make, names):
@@ -35,6 +44,13 @@ def check_refusals(make, names):
     for name, says in (*OF_THE_STREAM, *names):
         with pytest.raises(ConfigurationError, match=f"has no argument '{name}'.*{re.escape(says)}"):
             make(REF.stream(), **{name: 1})
+
+
+def check_values(make, values):
+    """Check that `make`, of a stream and options, says what is wrong with values that make no sense."""
+    for options, says in values:
+        with pytest.raises(ConfigurationError, match=re.escape(says)):
+            make(REF.stream(), **options)
 
 
 def check_no_batch(make):
@@ -48,9 +64,30 @@ class Adapter(AdapterContract):
 
     Attributes:
         names: Names that users of the framework would try, each with what the error says to write.
+        values: Options that make no sense, each with what the error says.
     """
 
     names = ()
+    values = (*VALUES, *OF_EPOCHS)
+
+    def test_values_that_make_no_sense_are_refused(self):
+        check_values(lambda stream, **options: self.make(stream, **{"batch_size": 2, **options}), self.values)
+
+    @pytest.mark.parametrize(("drop_remainder", "kept"), [(False, 10), (True, 8)])
+    def test_that_nothing_is_left_of_an_epoch_is_told_unless_it_is_passed_over(
+        self, drop_remainder, kept, caplog
+    ):
+        stream = REF.stream(shuffle=True, cursor=REF.stream(shuffle=True).cursor(kept))
+        options = {"batch_size": 4, "drop_remainder": drop_remainder}
+        assert list(self.begin(self.make(stream, **options))) == []
+        (told,) = caplog.records
+        assert "skip_finished_epoch=True" in told.message
+        passed = self.begin(self.make(stream, **options, skip_finished_epoch=True))
+        found = [
+            y for batch in itertools.islice(passed, -(-kept // 4)) for y in np.asarray(batch["y"]).tolist()
+        ]
+        assert found == stream.indices(1)[:kept].tolist()
+        assert len(caplog.records) == 1
 
     def test_what_is_no_stream_and_what_is_no_argument_is_refused(self):
         check_refusals(lambda stream, **names: self.make(stream, 2, **names), self.names)
