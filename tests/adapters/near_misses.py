@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import yogadl
-from yogadl.errors import ConfigurationError
+from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.testing import AdapterContract
 
 REF = yogadl.from_source({"x": np.arange(10, dtype=np.float32), "y": np.arange(10, dtype=np.int32)})
@@ -59,6 +59,18 @@ def check_no_batch(make):
         assert list(make(REF.stream(), batch_size=64)) == []
 
 
+def flipped(folder):
+    """Return what checks, and what does not, of a cache in which a bit of field x has flipped."""
+    storage = yogadl.open_storage(folder)
+    x = np.arange(101 * 3, dtype=np.float32).reshape(101, 3)
+    storage.submit({"id": np.arange(101, dtype=np.int32), "x": x}, "set", "1")
+    (part,) = (path for path in folder.rglob("*.mdb") if x[50].tobytes() in path.read_bytes())
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(x[50].tobytes()) + 1)
+        file.write(b"\1")
+    return (storage.fetch("set", "1", check=check).stream(shuffle=True) for check in (True, False))
+
+
 class Adapter(AdapterContract):
     """The contract, and what this library's own adapters say besides.
 
@@ -88,6 +100,12 @@ class Adapter(AdapterContract):
         ]
         assert found == stream.indices(1)[:kept].tolist()
         assert len(caplog.records) == 1
+
+    def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(self, tmp_path):
+        checked, unchecked = flipped(tmp_path)
+        assert sum(len(np.asarray(batch["id"])) for batch in self.begin(self.make(unchecked, 10))) == 101
+        with pytest.raises((CacheFormatError, *self.errors), match="'set' version '1': field 'x', records"):
+            list(self.begin(self.make(checked, 10)))
 
     def test_what_is_no_stream_and_what_is_no_argument_is_refused(self):
         check_refusals(lambda stream, **names: self.make(stream, 2, **names), self.names)

@@ -340,42 +340,15 @@ def test_a_users_own_stream_goes_through_a_generator():
     assert [x.numpy().tolist() for x, _ in adapter.make_tf_dataset(stream, 3)] == [[0, 1, 2], [3, 4]]
 
 
-def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path):
-    storage = yogadl.open_storage(tmp_path)
-    image = np.arange(RECORDS * 6).reshape(-1, 2, 3)
-    storage.submit({"id": np.arange(RECORDS), "image": image}, "set", "1")
-    (part,) = tmp_path.rglob("*.mdb")
-    with part.open("rb+") as file:
-        file.seek(part.read_bytes().index(image[50].tobytes()) + 5)
-        file.write(b"\1")
-    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
-    assert len(ids(adapter.make_tf_dataset(unchecked.stream(shuffle=True), 10))) == RECORDS
-    with pytest.raises(tf.errors.OpError, match="CacheFormatError: 'set' version '1': field 'image'"):
-        ids(adapter.make_tf_dataset(checked.stream(shuffle=True), 10))
-
-
-@pytest.mark.parametrize("size", [None, 8])
-def test_records_are_read_with_their_places(size):
+def test_records_are_read_with_their_places():
     stream = placed(1_003, **PADDED)
-    dataset = adapter.make_tf_dataset(stream, size, padding_field="p").repeat(2)
+    dataset = adapter.make_tf_dataset(stream, padding_field="p").repeat(2)
     assert dataset.element_spec["p"].dtype == tf.bool
     check_places(stream, list(dataset.as_numpy_iterator()), (0, 1), "p")
 
 
 def test_a_function_that_fails_is_an_error_after_the_records_before_it():
     check_error(adapter.make_tf_dataset(failing()), 1, tf.errors.OpError)
-
-
-def test_chunks_of_documents_are_tensors_of_one_shape(tmp_path):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
-    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
-    stream = chunks.stream(shuffle=True, shuffle_seed=1)
-    dataset = adapter.make_tf_dataset(stream, batch_size=4, drop_remainder=True)
-    assert dataset.element_spec["tokens"].shape == (4, 5)
-    for batch, want in zip(dataset, stream.batch(4, drop_remainder=True), strict=True):
-        assert np.array_equal(batch["tokens"], want["tokens"])
-        assert np.array_equal(batch["segment"], want["segment"])
 
 
 TREES = [{"id": number, "tree": JSON_VALUES[number % len(JSON_VALUES)]} for number in range(RECORDS)]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from programs import programs
 import yogadl
 from yogadl.adapters import tensorflow as adapter
 from yogadl.errors import ConfigurationError
-from yogadl.storage import CacheStorage
 
 
 def squares(ran=None, factor=1):
@@ -256,28 +254,6 @@ def test_a_cursor_at_an_epochs_end_can_begin_the_next(storage):
 def test_a_folders_name_in_place_of_a_storage_is_refused():
     with pytest.raises(ConfigurationError, match=r"cache takes a storage, .* not 'some/folder'"):
         adapter.cache("some/folder", "squares", "1")
-
-
-def test_after_a_failure_and_a_change_of_a_python_function_no_record_is_the_old_ones(storage):
-    # Of each part the first and the last 16 records are samples.
-    storage = CacheStorage(replace(storage._backend, part_bytes=2**23))
-
-    def build(special, stop):
-        def label(i):
-            if i == stop:
-                raise KeyError("stopped")
-            return np.int64(special if i == 40 else i)
-
-        def of(i):
-            return tf.fill(
-                [8192], tf.ensure_shape(tf.numpy_function(label, [i], tf.int64, stateful=False), [])
-            )
-
-        return tf.data.Dataset.range(600).map(of).apply(adapter.cache(storage, "set", "1"))
-
-    with pytest.raises(tf.errors.OpError, match="stopped"):
-        build(-1, 500)
-    assert [int(x[0]) for x in build(-2, -1)] == [-2 if i == 40 else i for i in range(600)]
 
 
 # The documented use of 0.1.4, in our own words: a walk through all of it, and a DataRef of one's own.

@@ -18,15 +18,12 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from failing import check_error, failing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch_ids import gold, ids
 from trees import JSON_VALUES, same_json, shared_parts
 
 import yogadl
 from yogadl.adapters import torch as adapter
 from yogadl.errors import (
-    CacheFormatError,
     ConfigurationError,
     StageError,
     StorageError,
@@ -81,32 +78,6 @@ def test_one_iterator_can_read_all_epochs(ref, workers):
     ] == [13, 12]
     endless = iter(adapter.make_dataloader(stream, 100, workers, epochs=None))
     assert ids(next(endless) for _ in range(7)) == gold(stream, 0, 1, 2, 3)[: 3 * 101 + 100]
-
-
-@settings(max_examples=12)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(1, 30), st.integers(1, 3), st.sampled_from([0, 0, 1, 2])),
-        max_size=3,
-    ),
-)
-def test_a_chain_of_stops_reads_each_record_once(ref, stops):
-    """Every stop changes the batch size, the number of ranks and of workers."""
-    found, cursor = [], None
-    for taken, size, ranks, workers in stops:
-        cursors = []
-        for rank in range(ranks):
-            stream = stream_of(ref, shard_rank=rank, num_shards=ranks, cursor=cursor)
-            batches = iter(adapter.make_dataloader(stream, size, workers))
-            for _ in range(min(taken, -(-stream.shard.own(stream.start.position) // size))):
-                found += ids([next(batches)])
-            cursors.append(stream.cursor(min(taken * size, stream.shard.rows(stream.start.position)), 0))
-            if taken * size <= stream.shard.own(stream.start.position):
-                assert batches.state_dict() == cursors[-1]
-        assert all(one == cursors[0] for one in cursors)
-        cursor = cursors[0]
-    found += ids(adapter.make_dataloader(stream_of(ref, cursor=cursor), 9))
-    assert sorted(found) == list(range(RECORDS))
 
 
 def test_the_number_of_workers_may_change_between_save_and_load(ref):
@@ -734,21 +705,6 @@ def test_a_worker_knows_its_number_and_seed(ref, method):
     assert all(seed == base + number for number, _, seed, _ in first)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, workers):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit(columns(), "set", "1")
-    row = columns()["x"][50].tobytes()
-    (part,) = (path for path in tmp_path.rglob("*.mdb") if row in path.read_bytes())
-    with part.open("rb+") as file:
-        file.seek(part.read_bytes().index(row) + 1)
-        file.write(b"\1")
-    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
-    assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
-    with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
-        ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))
-
-
 def test_in_a_dataloader_of_pytorchs_own_it_is_one_too():
     dataset = adapter.IterableDataset(failing())
     check_error(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), 1)
@@ -788,21 +744,6 @@ def test_functions_of_batches_from_workers_are_called_here():
 
 def half_of_id(batch):
     return {"id": batch["id"] // 2, "pid": os.getpid()}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_chunks_of_documents_are_delivered_and_go_on_from_a_cursor(tmp_path, workers):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
-    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
-    stream = chunks.stream(shuffle=True, shuffle_seed=1)
-    want = [{name: column.tolist() for name, column in batch.items()} for batch in stream.batch(4)]
-    found = list(adapter.make_dataloader(stream, 4, num_workers=workers))
-    assert [{name: column.tolist() for name, column in batch.items()} for batch in found] == want
-    assert found[0]["tokens"].dtype == found[0]["segment"].dtype == torch.int32
-    rest = chunks.stream(shuffle=True, shuffle_seed=1, cursor=stream.cursor(delivered=12))
-    rest = [batch["tokens"].tolist() for batch in adapter.make_dataloader(rest, 4, num_workers=workers)]
-    assert rest == [batch["tokens"] for batch in want[3:]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

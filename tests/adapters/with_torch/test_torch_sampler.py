@@ -107,12 +107,12 @@ OF_BATCHES = [(options, says) for options, says in VALUES if "batch_size" in opt
             OF_BATCHES,
         ),
         (
-            adapter.IterableDataset,
+            functools.partial(adapter.IterableDataset, batch_size=2),
             {"drop_remainder": True},
             [("drop_last", "drop_remainder=")],
             [
                 *VALUES,
-                ({"drop_remainder": True}, "drop_remainder needs batch_size"),
+                ({"batch_size": None, "drop_remainder": True}, "drop_remainder needs batch_size"),
                 ({"transform": 3}, "transform must be a function, not 3"),
             ],
         ),

@@ -719,7 +719,7 @@ def with_another(files):
             UnsupportedDataError,
             r"other\.parquet has the columns 'x' int64, but the first file has 'i64' int64",
         ),
-        (lambda files: arrays.parquet(halved(files)), pa.ArrowInvalid, ""),
+        (lambda files: arrays.parquet(halved(files)), pa.ArrowInvalid, "Parquet"),
         (
             lambda files: cached(pq.ParquetFile(files[0]), files[0].with_name("cache"), workers=2),
             UnsupportedDataError,
