@@ -127,6 +127,7 @@ import keras
 import tensorflow as tf
 import yogadl
 from yogadl.adapters import tensorflow as adapter
+from yogadl.adapters.tensorflow._source import graph_of
 
 storage = yogadl.open_storage(sys.argv[1])
 layer = keras.layers.Dense(1, kernel_initializer="ones")
@@ -139,23 +140,27 @@ for weight, word in [pair.split(",") for pair in sys.argv[2:]]:
         return layer(variable[tf.newaxis])[0], table.lookup(tf.cast(x, tf.int32))
     dataset = tf.data.Dataset.range(3).map(of).apply(adapter.cache(storage, "set", "auto"))
     assert [(float(x[0]), int(y)) for x, y in dataset][1] == (float(weight), int(word))
-    print(len(storage.versions("set")))
+    calls = tf.data.Dataset.from_tensor_slices([1, 2]).interleave(lambda x: tf.data.Dataset.range(3))
+    number = float(weight)
+    calls = calls.map(lambda x: (tf.cast(x, tf.float32) * number, tf.numpy_function(abs, [x], tf.int64)))
+    print(len(storage.versions("set")), graph_of(calls.shuffle(10)).sha256())
 """
 
 
-def test_with_auto_the_version_is_the_same_in_every_process_and_counts_what_variables_hold(tmp_path):
-    def counts(*pairs):
-        ended = programs("tensorflow").run(AUTO, tmp_path, *pairs)
-        assert ended.returncode == 0, ended.stderr
-        return [int(line) for line in ended.stdout.split()]
-
+def test_with_auto_version_and_hash_are_the_same_in_every_process_and_count_what_variables_hold(tmp_path):
     # The first in an interpreter of its own, which has another seed for Python's hashes.
     command = [sys.executable, "-c", AUTO, str(tmp_path), "2,7"]
     environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
     fresh = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True, env=environment)
-    assert fresh.stdout.split() == ["1"]
+    count, sha256 = fresh.stdout.split()
+    assert count == "1"
     # The names of functions, variables and tables have counters, and Keras's are random.
-    assert counts("3,7", "2,7", "2,8") == [2, 2, 3]
+    ended = programs("tensorflow").run(AUTO, tmp_path, "3,7", "2,7", "2,8")
+    assert ended.returncode == 0, ended.stderr
+    counts, hashes = zip(*(line.split() for line in ended.stdout.splitlines()[-3:]), strict=True)
+    assert counts == ("2", "2", "3")
+    assert hashes[0] != sha256
+    assert hashes[1:] == (sha256, sha256)
 
 
 def a_table():

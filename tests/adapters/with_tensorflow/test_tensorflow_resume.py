@@ -226,6 +226,7 @@ def test_three_processes_one_after_another_read_each_record_of_each_epoch_once(t
 
 
 LEFT_OPEN = """
+    import time
     import numpy as np, tensorflow as tf, yogadl
     from yogadl.adapters import tensorflow as adapter
 
@@ -235,15 +236,24 @@ LEFT_OPEN = """
         def __getitem__(self, index):
             return np.full(100, index)
 
+    def slow(i):
+        time.sleep(0.001)
+        return i
+
+    def of(i):
+        return tf.ensure_shape(tf.numpy_function(slow, [i], tf.int64, stateful=False), [])
+
     ref = yogadl.from_source(Slow(), fingerprint="slow")
     iterators = [iter(adapter.make_tf_dataset(ref.stream(), 64).repeat().prefetch(100)) for _ in range(3)]
     for iterator in iterators:
         next(iterator)
+    source = adapter.source(tf.data.Dataset.range(1_000_000).map(of))
+    next(source.chunks())
     print("end")
     """
 
 
-def test_the_interpreter_exits_while_iterators_read_ahead():
+def test_the_interpreter_exits_while_iterators_read_ahead_and_a_pipeline_is_being_read():
     command = [sys.executable, "-c", textwrap.dedent(LEFT_OPEN)]
     assert "end" in subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 

@@ -2,8 +2,6 @@
 
 import collections
 import functools
-import subprocess
-import sys
 import warnings
 
 import keras
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from inside import set_constants
-from programs import programs
 
 import yogadl
 from yogadl.adapters import tensorflow as adapter
@@ -368,29 +365,3 @@ def test_what_is_fine_is_not_warned_of(storage, make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         storage.submit(make(tf.data.Dataset.range(8)), "set", "1")
-
-
-HASH = """
-import sys
-import tensorflow as tf
-from yogadl.adapters.tensorflow._source import graph_of
-for _ in range(int(sys.argv[1])):  # moves the counters in the names of functions
-    tf.data.Dataset.range(3).map(lambda x: x)
-k = float(sys.argv[2])
-dataset = tf.data.Dataset.from_tensor_slices([1, 2]).interleave(lambda x: tf.data.Dataset.range(3))
-dataset = dataset.map(lambda x: (tf.cast(x, tf.float32) * k, tf.numpy_function(abs, [x], tf.int64)))
-dataset = dataset.shuffle(10)
-print(graph_of(dataset).sha256())
-"""
-
-
-def test_the_hash_of_a_graph_is_the_same_in_every_process():
-    def hashed(*arguments):
-        ended = programs("tensorflow").run(HASH, *arguments)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout.split()[-1]
-
-    # One in an interpreter of its own, which has another seed for Python's hashes.
-    command = [sys.executable, "-c", HASH, "0", "2"]
-    fresh = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
-    assert fresh == hashed(7, 2) != hashed(0, 3)
