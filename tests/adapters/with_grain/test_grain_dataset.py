@@ -82,7 +82,7 @@ def test_an_elastic_iterator_reads_it():
     assert ids(iter(elastic)) == golden(shuffled())[:100]
 
 
-def test_it_reads_without_threads_unless_told(monkeypatch):
+def test_it_reads_without_threads_unless_told():
     assert yogadl_grain.map_dataset(shuffled()).to_iter_dataset()._read_options == NO_THREADS
 
 

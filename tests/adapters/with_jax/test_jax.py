@@ -246,19 +246,21 @@ def test_arguments_that_make_no_sense_are_refused_at_once(ref, options, message)
         make_jax_iterator(ref.stream(), **options)
 
 
-OVER_8 = [
-    ({}, 128, P("data"), "an epoch has 101 records and a batch 128: with a sharding"),
-    ({}, 12, P("data"), r"field 'id' has the shape \(12,\).*choose another batch_size"),
-    ({}, 16, P("data", "model"), "field 'id'.*a sharding for each field"),
-    ({"shard_rank": 1, "num_shards": 2}, 8, P("data"), "shard 1 of 2 already: open it without shard_rank"),
+DATA, DIVIDES_NOT = P("data"), r"field 'id' has the shape \(12,\).*choose another batch_size"
+SHARDINGS = [
+    ({}, 128, (8,), DATA, "an epoch has 101 records and a batch 128: with a sharding"),
+    ({}, 12, (8,), DATA, DIVIDES_NOT),
+    ({}, 12, (8, 1), DATA, DIVIDES_NOT),
+    ({}, 16, (4, 2), P("data", "model"), "field 'id'.*a sharding for each field"),
+    ({"shard_rank": 1, "num_shards": 2}, 8, (8,), DATA, "shard 1 of 2 already: open it without shard_rank"),
 ]
 
 
 @pytest.mark.parametrize("epochs", [1, 3, None])
-@pytest.mark.parametrize(("options", "size", "rows", "message"), OVER_8)
-def test_shardings_that_do_not_fit_are_refused_at_once(ref, options, size, rows, message, epochs):
+@pytest.mark.parametrize(("options", "size", "axes", "rows", "message"), SHARDINGS)
+def test_shardings_that_do_not_fit_are_refused_at_once(ref, options, size, axes, rows, message, epochs):
     with pytest.raises(ConfigurationError, match=message):
-        make_jax_iterator(ref.stream(**options), size, NamedSharding(mesh(8, 1), rows), epochs=epochs)
+        make_jax_iterator(ref.stream(**options), size, NamedSharding(mesh(*axes), rows), epochs=epochs)
 
 
 def test_no_records_and_a_single_batch_go_with_a_sharding(ref):
