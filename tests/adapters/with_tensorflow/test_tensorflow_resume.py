@@ -43,7 +43,7 @@ def saved(iterator, folder):
 
 
 def restored(iterator, path):
-    tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    tf.train.Checkpoint(iterator=iterator).read(path)
     return iterator
 
 
@@ -68,7 +68,9 @@ def test_a_restored_iterator_goes_on_exactly(tmp_path, size, done, options):
     path = saved(iterator, tmp_path)
     rest = flat(iterator)
     tf.random.set_seed(2)
-    assert flat(restored(iter(make(Watched(), size, **options)[1]), path)) == rest
+    iterator = iter(make(Watched(), size, **options)[1])
+    tf.train.Checkpoint(iterator=iterator).read(path).assert_consumed()
+    assert flat(iterator) == rest
     assert first + rest == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
 
 

@@ -131,45 +131,55 @@ def test_meshes_of_fsdp_hsdp_and_no_data_parallel_dimension(folder):
             assert "not in the process group" in pair
 
 
-def test_a_job_is_warned_once_of_no_shards_and_once_of_unequal_numbers_of_batches(folder):
+def test_an_unsharded_stream_in_a_job_of_several_ranks_warns_once(folder):
+    found = run(
+        folder,
+        2,
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            for _ in range(3):
+                adapter.make_dataloader(stream_of(**adapter.shards()), 4)
+            quiet = len(caught)
+            for _ in range(3):
+                adapter.make_dataloader(stream_of(), 4)
+                adapter.Sampler(stream_of())
+        found = [quiet, [str(warning.message) for warning in caught]]
+        """,
+    )
+    for quiet, messages in found:
+        assert quiet == 0
+        assert len(messages) == 1
+        assert "each of the 2 ranks reads every record" in messages[0]
+
+
+def test_shards_of_unequal_numbers_of_batches_in_a_job_warn_once(folder):
     """31 records are 16 and 15 for two ranks: as many batches of 4, but not of 3, nor after that cursor."""
     found = run(
         folder,
         2,
         """
-        def said(*calls):
-            with warnings.catch_warnings(record=True) as caught:
-                for call in calls:
-                    call()
-            return [str(warning.message) for warning in caught]
-
-        shard, make = adapter.shards(), adapter.make_dataloader
-        found = [
-            said(
-                lambda: make(stream_of(**shard), 4),
-                lambda: make(stream_of(**shard), 3, drop_remainder=True),
-                lambda: make(stream_of(**shard, drop_shard_remainder=True), 3),
-                lambda: make(stream_of(**shard, pad_shard_remainder=True), 3),
-                lambda: adapter.IterableDataset(stream_of(**shard), 4),
-            ),
-            said(*[lambda: make(stream_of(), 4), lambda: adapter.Sampler(stream_of())] * 3),
-            said(
-                *[
-                    lambda: make(stream_of(**shard), 3),
-                    lambda: make(stream_of(**shard, cursor=stream_of().cursor(22)), 4),
-                    lambda: adapter.IterableDataset(stream_of(**shard)),
-                    lambda: adapter.BatchSampler(stream_of(**shard), 3),
-                    lambda: adapter.Sampler(stream_of(**shard)),
-                ] * 3
-            ),
-        ]
+        with warnings.catch_warnings(record=True) as caught:
+            shard = adapter.shards()
+            adapter.make_dataloader(stream_of(**shard), 4)
+            adapter.make_dataloader(stream_of(**shard), 3, drop_remainder=True)
+            adapter.make_dataloader(stream_of(**shard, drop_shard_remainder=True), 3)
+            adapter.make_dataloader(stream_of(**shard, pad_shard_remainder=True), 3)
+            adapter.IterableDataset(stream_of(**shard), 4)
+            quiet = len(caught)
+            for _ in range(3):
+                adapter.make_dataloader(stream_of(**shard), 3)
+                adapter.make_dataloader(stream_of(**shard, cursor=stream_of().cursor(22)), 4)
+                adapter.IterableDataset(stream_of(**shard))
+                adapter.BatchSampler(stream_of(**shard), 3)
+                adapter.Sampler(stream_of(**shard))
+        found = [quiet, [str(warning.message) for warning in caught]]
         """,
     )
-    for quiet, (unsharded,), (unequal,) in found:
-        assert quiet == []
-        assert "each of the 2 ranks reads every record" in unsharded
-        assert "2 shards of 31 records have different numbers of batches" in unequal
-        assert "drop_shard_remainder=True or pad_shard_remainder=True" in unequal
+    for quiet, messages in found:
+        assert quiet == 0
+        assert len(messages) == 1
+        assert "2 shards of 31 records have different numbers of batches" in messages[0]
+        assert "drop_shard_remainder=True or pad_shard_remainder=True" in messages[0]
 
 
 def test_without_a_job_there_is_one_shard():
