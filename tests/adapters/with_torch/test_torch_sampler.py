@@ -111,7 +111,7 @@ OF_BATCHES = [(options, says) for options, says in VALUES if "batch_size" in opt
             {"drop_remainder": True},
             [("drop_last", "drop_remainder=")],
             [
-                *VALUES,
+                *(one for one in VALUES if "skip_finished_epoch" not in one[0]),
                 ({"batch_size": None, "drop_remainder": True}, "drop_remainder needs batch_size"),
                 ({"transform": 3}, "transform must be a function, not 3"),
             ],
