@@ -1,12 +1,13 @@
 """What users hand to an adapter in place of a stream, or ask of it that the stream says, and the answers."""
 
+import itertools
 import re
 
 import numpy as np
 import pytest
 
 import yogadl
-from yogadl.errors import ConfigurationError
+from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.testing import AdapterContract
 
 REF = yogadl.from_source({"x": np.arange(10, dtype=np.float32), "y": np.arange(10, dtype=np.int32)})
@@ -25,6 +26,14 @@ OF_THE_STREAM = [
     ("num_shard", "ref.stream(num_shards=...)"),
     ("rank", "ref.stream(shard_rank=...)"),
 ]
+WHOLE, BOOL = "must be a whole number of at least 1", "must be True or False"
+VALUES = [
+    *(({"batch_size": size}, f"batch_size {WHOLE}") for size in (0, -1, True, 2.5)),
+    ({"drop_remainder": 1}, f"drop_remainder {BOOL}"),
+    ({"skip_finished_epoch": 1}, f"skip_finished_epoch {BOOL}"),
+    ({"padding_field": "x"}, "the record has a 'x' already: choose another padding_field"),
+]
+OF_EPOCHS = [({"epochs": 0}, f"epochs {WHOLE}")]
 
 
 def check_refusals(make, names):
@@ -37,10 +46,29 @@ def check_refusals(make, names):
             make(REF.stream(), **{name: 1})
 
 
+def check_values(make, values):
+    """Check that `make`, of a stream and options, says what is wrong with values that make no sense."""
+    for options, says in values:
+        with pytest.raises(ConfigurationError, match=re.escape(says)):
+            make(REF.stream(), **options)
+
+
 def check_no_batch(make):
     """Check that `make` warns where a batch takes more records than there are, and must be full."""
     with pytest.warns(UserWarning, match="there is no batch to read: 10 records make none of 64"):
         assert list(make(REF.stream(), batch_size=64)) == []
+
+
+def flipped(folder):
+    """Return what checks, and what does not, of a cache in which a bit of field x has flipped."""
+    storage = yogadl.open_storage(folder)
+    x = np.arange(101 * 3, dtype=np.float32).reshape(101, 3)
+    storage.submit({"id": np.arange(101, dtype=np.int32), "x": x}, "set", "1")
+    (part,) = (path for path in folder.rglob("*.mdb") if x[50].tobytes() in path.read_bytes())
+    with part.open("rb+") as file:
+        file.seek(part.read_bytes().index(x[50].tobytes()) + 1)
+        file.write(b"\1")
+    return (storage.fetch("set", "1", check=check).stream(shuffle=True) for check in (True, False))
 
 
 class Adapter(AdapterContract):
@@ -48,9 +76,36 @@ class Adapter(AdapterContract):
 
     Attributes:
         names: Names that users of the framework would try, each with what the error says to write.
+        values: Options that make no sense, each with what the error says.
     """
 
     names = ()
+    values = (*VALUES, *OF_EPOCHS)
+
+    def test_values_that_make_no_sense_are_refused(self):
+        check_values(lambda stream, **options: self.make(stream, **{"batch_size": 2, **options}), self.values)
+
+    @pytest.mark.parametrize(("drop_remainder", "kept"), [(False, 10), (True, 8)])
+    def test_that_nothing_is_left_of_an_epoch_is_told_unless_it_is_passed_over(
+        self, drop_remainder, kept, caplog
+    ):
+        stream = REF.stream(shuffle=True, cursor=REF.stream(shuffle=True).cursor(kept))
+        options = {"batch_size": 4, "drop_remainder": drop_remainder}
+        assert list(self.begin(self.make(stream, **options))) == []
+        (told,) = caplog.records
+        assert "skip_finished_epoch=True" in told.message
+        passed = self.begin(self.make(stream, **options, skip_finished_epoch=True))
+        found = [
+            y for batch in itertools.islice(passed, -(-kept // 4)) for y in np.asarray(batch["y"]).tolist()
+        ]
+        assert found == stream.indices(1)[:kept].tolist()
+        assert len(caplog.records) == 1
+
+    def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(self, tmp_path):
+        checked, unchecked = flipped(tmp_path)
+        assert sum(len(np.asarray(batch["id"])) for batch in self.begin(self.make(unchecked, 10))) == 101
+        with pytest.raises((CacheFormatError, *self.errors), match="'set' version '1': field 'x', records"):
+            list(self.begin(self.make(checked, 10)))
 
     def test_what_is_no_stream_and_what_is_no_argument_is_refused(self):
         check_refusals(lambda stream, **names: self.make(stream, 2, **names), self.names)

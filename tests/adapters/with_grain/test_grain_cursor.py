@@ -76,13 +76,6 @@ def test_it_counts_what_was_delivered(make, count):
     assert cursor == through_json(cursor) == shuffled().cursor(min(RECORDS, 4 * count))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_shards_in_step_have_the_same(make):
-    streams = [shuffled(shard_rank=rank, num_shards=3) for rank in range(3)]
-    found = [yogadl_grain.cursor(advanced(make(stream), 2)) for stream in streams]
-    assert found == [shuffled(num_shards=3).cursor(8)] * 3
-
-
 @given(
     ranks=st.integers(1, 4),
     steps=st.integers(0, 6),

@@ -1,8 +1,6 @@
 """Streams as Grain's DataLoader: its operations, options and states over our order."""
 
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import grain
@@ -26,17 +24,32 @@ def shuffled(**options):
     return REF.stream(shuffle=True, shuffle_seed=5, **options)
 
 
-def test_records_come_in_the_order_of_the_stream():
-    assert ids(yogadl_grain.make_dataloader(shuffled())) == golden(shuffled())
+def by_hand(stream, epochs=1, **options):
+    sampler = yogadl_grain.Sampler(stream, epochs)
+    return grain.DataLoader(data_source=yogadl_grain.DataSource(REF), sampler=sampler, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda epochs: yogadl_grain.make_dataloader(shuffled(), epochs=epochs),
+        lambda epochs: yogadl_grain.make_dataloader(shuffled(), batch_size=16, epochs=epochs),
+        lambda epochs: by_hand(shuffled(), epochs),
+    ],
+    ids=["records", "batches", "by hand"],
+)
+def test_epochs_have_orders_of_their_own_and_may_have_no_end(make):
+    assert isinstance(make(3), grain.DataLoader)
+    assert ids(make(3)) == golden(shuffled(), 3)
+    found, iterator = [], iter(make(None))
+    while len(found) < 3 * RECORDS:
+        found += ids([next(iterator)])
+    assert found == golden(shuffled(), 3)
 
 
 def test_each_iteration_begins_where_the_stream_does():
     loader = yogadl_grain.make_dataloader(shuffled(start_offset=40))
     assert ids(loader) == ids(loader) == golden(shuffled())[40:]
-
-
-def test_it_is_a_dataloader_of_grain():
-    assert isinstance(yogadl_grain.make_dataloader(shuffled()), grain.DataLoader)
 
 
 @pytest.mark.parametrize("threads", [(0, 0), (1, 1), (4, 16), (16, 500)])
@@ -63,14 +76,6 @@ def test_a_filter_leaves_out_records():
 def test_a_flat_map_makes_more_of_them():
     found = ids(yogadl_grain.make_dataloader(shuffled(), [Twice()]))
     assert found == [number for number in golden(shuffled()) for _ in range(2)]
-
-
-def test_whole_batches_are_those_of_the_core():
-    ours = list(yogadl_grain.make_dataloader(shuffled(), batch_size=16, epochs=2))
-    cores = list(shuffled().batch(16, epochs=2))
-    assert sizes(ours) == sizes(cores)
-    for one, other in zip(ours, cores, strict=True):
-        np.testing.assert_array_equal(one["x"], other["x"])
 
 
 def test_operations_apply_to_whole_batches():
@@ -107,19 +112,6 @@ def test_leaves_of_varying_length_are_lists_in_whole_batches():
     assert texts == ["x" * i for i in stream.indices().tolist()]
 
 
-def test_epochs_have_orders_of_their_own():
-    assert ids(yogadl_grain.make_dataloader(shuffled(), epochs=3)) == golden(shuffled(), 3)
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_size": 16}])
-def test_endless_epochs_go_on(options):
-    iterator = iter(yogadl_grain.make_dataloader(shuffled(), epochs=None, **options))
-    found = []
-    while len(found) < 3 * RECORDS:
-        found += ids([next(iterator)])
-    assert found == golden(shuffled(), 3)
-
-
 def test_random_maps_depend_on_seed_epoch_and_position_alone():
     def noise(stream, **options):
         return {int(e["id"]): e["noise"] for e in yogadl_grain.make_dataloader(stream, [Noise()], **options)}
@@ -132,29 +124,8 @@ def test_random_maps_depend_on_seed_epoch_and_position_alone():
     assert rest == {number: whole[number] for number in golden(shuffled())[50:]}
     other = noise(REF.stream(shuffle=True, shuffle_seed=6))
     assert not set(other.values()) & set(whole.values())
-
-
-def test_random_maps_are_others_in_the_next_epoch():
-    found = [e["noise"] for e in yogadl_grain.make_dataloader(REF.stream(), [Noise()], epochs=2)]
-    assert len(set(found)) == 2 * RECORDS
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_shards_share_out_an_epoch(ranks):
-    batches_of_4 = [grain.transforms.Batch(4)]
-    found = [
-        ids(yogadl_grain.make_dataloader(shuffled(shard_rank=rank, num_shards=ranks), batches_of_4))
-        for rank in range(ranks)
-    ]
-    assert found == [golden(shuffled())[rank::ranks] for rank in range(ranks)]
-
-
-def test_padding_is_marked():
-    stream = numbered(5).stream(shard_rank=2, num_shards=3, pad_shard_remainder=True)
-    for options in ({}, {"batch_size": 2}):
-        found = list(yogadl_grain.make_dataloader(stream, padding_field="is_padding", **options))
-        flags = [bool(flag) for element in found for flag in np.atleast_1d(element["is_padding"])]
-        assert (ids(found), flags) == ([2, 0], [False, True])
+    both = [e["noise"] for e in yogadl_grain.make_dataloader(REF.stream(), [Noise()], epochs=2)]
+    assert len(set(both)) == 2 * RECORDS
 
 
 def test_shard_options_that_say_the_same_are_accepted():
@@ -165,42 +136,34 @@ def test_shard_options_that_say_the_same_are_accepted():
         assert ids(yogadl_grain.make_dataloader(shuffled(), shard_options=same)) == golden(shuffled())
 
 
-@pytest.mark.parametrize(
-    ("shards", "problem"),
-    [
-        (grain.sharding.ShardOptions(1, 3), r"shard_rank=1, num_shards=3"),
-        (grain.sharding.ShardOptions(0, 2), r"shard 0 of 2, the stream is shard 0 of 1"),
-    ],
-)
-def test_shard_options_that_say_otherwise_are_refused(shards, problem):
+SHARDS = grain.sharding.ShardOptions
+REFUSED = [
+    ({}, {"shard_options": SHARDS(1, 3)}, "shard_rank=1, num_shards=3"),
+    ({}, {"shard_options": SHARDS(0, 2)}, "shard 0 of 2, the stream is shard 0 of 1"),
+    ({"num_shards": 2}, {"shard_options": SHARDS(0, 2, drop_remainder=True)}, "drop_shard_remainder=True"),
+    ({}, {"drop_remainder": True}, "needs batch_size"),
+]
+
+
+@pytest.mark.parametrize(("of_stream", "options", "problem"), REFUSED)
+def test_options_that_say_otherwise_than_the_stream_are_refused(of_stream, options, problem):
     with pytest.raises(ConfigurationError, match=problem):
-        yogadl_grain.make_dataloader(shuffled(), shard_options=shards)
+        yogadl_grain.make_dataloader(shuffled(**of_stream), **options)
 
 
-def test_shard_options_that_drop_what_the_stream_keeps_are_refused():
-    shards = grain.sharding.ShardOptions(0, 2, drop_remainder=True)
-    with pytest.raises(ConfigurationError, match="drop_shard_remainder=True"):
-        yogadl_grain.make_dataloader(shuffled(num_shards=2), shard_options=shards)
+def test_samplers_and_sources_refuse_what_they_can_not_read():
+    check_refusals(yogadl_grain.Sampler, [("num_epochs", "epochs=")])
+    functions = REF.stream().map(str)
+    with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
+        yogadl_grain.Sampler(functions)
+    with pytest.raises(ConfigurationError, match="a RecordStream has no random access"):
+        yogadl_grain.DataSource(REF.stream())
 
 
 def test_uneven_shards_may_not_drift_into_different_epochs():
     for make in (yogadl_grain.make_dataloader, yogadl_grain.Sampler):
         with pytest.raises(ConfigurationError, match="drift into different epochs"):
             make(shuffled(num_shards=2), epochs=2)
-
-
-def test_what_is_no_stream_and_what_is_no_argument_is_refused():
-    check_refusals(yogadl_grain.Sampler, [("num_epochs", "epochs=")])
-
-
-def test_a_data_source_needs_random_access():
-    with pytest.raises(ConfigurationError, match="a RecordStream has no random access"):
-        yogadl_grain.DataSource(shuffled())
-
-
-def test_drop_remainder_needs_a_batch_size():
-    with pytest.raises(ConfigurationError, match="needs batch_size"):
-        yogadl_grain.make_dataloader(shuffled(), drop_remainder=True)
 
 
 @pytest.mark.parametrize(
@@ -223,18 +186,7 @@ def test_a_state_goes_on_where_it_was_taken(operations, count):
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_state_of_another_order_is_refused_by_grain():
-    state = iter(yogadl_grain.make_dataloader(shuffled())).get_state()
-    with pytest.raises(ValueError, match="Sampler in checkpoint does not match"):
-        iter(yogadl_grain.make_dataloader(REF.stream())).set_state(state)
-
-
 # Sampler and DataSource, for a DataLoader made by hand.
-
-
-def by_hand(stream, epochs=1, **options):
-    sampler = yogadl_grain.Sampler(stream, epochs)
-    return grain.DataLoader(data_source=yogadl_grain.DataSource(REF), sampler=sampler, **options)
 
 
 def test_the_sampler_says_index_record_and_generator():
@@ -259,11 +211,6 @@ def test_the_sampler_and_make_dataloader_give_the_same():
         for one, other in zip(ours, by_hand(stream, operations=operations), strict=True):
             np.testing.assert_array_equal(one["id"], other["id"])
             np.testing.assert_array_equal(one["noise"], other["noise"])
-
-
-def test_the_samplers_endless_epochs_go_on():
-    iterator = iter(by_hand(shuffled(), epochs=None))
-    assert ids(next(iterator) for _ in range(3 * RECORDS)) == golden(shuffled(), 3)
 
 
 def test_grain_may_shard_a_stream_that_is_not():
@@ -309,13 +256,6 @@ def test_names_in_checkpoints_are_the_same_in_another_process(tmp_path):
         assert repr(pickle.loads(pickle.dumps(made))) == name
 
 
-def test_without_grain_the_adapter_says_what_to_install():
-    code = "import sys; sys.modules['grain'] = None; import yogadl.adapters.grain"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "MissingDependencyError" in done.stderr
-    assert "pip install 'yogadl[grain]'" in done.stderr
-
-
 def test_sources_and_samplers_serve_many_threads():
     sampler, source = yogadl_grain.Sampler(shuffled(), epochs=3), yogadl_grain.DataSource(REF)
 
@@ -326,21 +266,14 @@ def test_sources_and_samplers_serve_many_threads():
         assert list(pool.map(read, range(3 * RECORDS))) == golden(shuffled(), 3)
 
 
-@pytest.mark.parametrize("size", [None, 8])
-def test_records_are_read_with_their_places(size):
+def test_records_are_read_with_their_places():
     stream = placed(1_003, **PADDED, start_offset=5)
-    loader = yogadl_grain.make_dataloader(stream, batch_size=size, epochs=2, padding_field="p")
+    loader = yogadl_grain.make_dataloader(stream, epochs=2, padding_field="p")
     check_places(stream, list(loader), (0, 1), "p")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_that_fails_is_an_error_after_the_batches_before_it(workers):
-    check_error(yogadl_grain.make_dataloader(failing(), batch_size=16, worker_count=workers), 16)
-
-
-def test_a_sampler_of_a_stream_with_functions_is_refused():
-    with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
-        yogadl_grain.Sampler(REF.stream().map(str))
+def test_a_function_that_fails_in_a_worker_is_an_error_after_the_batches_before_it():
+    check_error(yogadl_grain.make_dataloader(failing(), batch_size=16, worker_count=2), 16)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -73,19 +73,3 @@ def test_a_cursor_goes_on_in_what_has_no_end(drop):
         assert delivered + taken(make_loader(stream, drop, epochs=None), left) == whole
         repeated = endless(make_dataset(stream, drop, skip_finished_epoch=True))
         assert delivered + taken(repeated, left) == whole
-
-
-@DROPS
-def test_a_loader_of_one_epoch_skips_a_finished_one_on_request_and_tells_of_one_that_is_not(drop, caplog):
-    stream = shuffled(cursor=shuffled().cursor(8 if drop else 11))
-    assert not caplog.records
-    assert taken(make_loader(stream, drop), 99) == []
-    assert "skip_finished_epoch=True" in caplog.text
-    caplog.clear()
-    assert len(make_dataset(stream, drop)) == 0
-    assert "skip_finished_epoch=True" in caplog.text
-    caplog.clear()
-    following = all_batches(drop)[2 if drop else 3 :][: 2 if drop else 3]
-    assert taken(make_loader(stream, drop, skip_finished_epoch=True), 99) == following
-    assert len(make_dataset(stream, drop, skip_finished_epoch=True)) == len(following)
-    assert not caplog.records

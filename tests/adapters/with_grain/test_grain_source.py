@@ -42,15 +42,37 @@ def test_its_records_are_cached_in_order(cached, name):
     np.testing.assert_array_equal(ref.gather(range(23))["x"], [2 * record["x"] for record in RECORDS])
 
 
-def test_a_source_of_ones_own_is_cached(cached):
-    assert ids(cached(Rows())) == list(range(23))
+def of_records():
+    return grain.MapDataset.source(RECORDS)
 
 
-def test_a_range_is_cached(cached):
-    assert [int(x) for x in cached(grain.sources.RangeDataSource(3, 30, 4))] == list(range(3, 30, 4))
-    assert [int(x) for x in cached(grain.MapDataset.range(5).shuffle(seed=1))] == list(
-        grain.MapDataset.range(5).shuffle(seed=1)
-    )
+ODD, TWICE = list(range(1, 23, 2)), [i for i in range(23) for _ in range(2)]
+STREAM = numbered(23).stream(shuffle=True)
+IDS = {
+    "own": (Rows, ..., {}),
+    "filter": (lambda: of_records().filter(OddOnly()), ODD, {}),
+    "filter of an IterDataset": (lambda: of_records().to_iter_dataset(NO_THREADS).filter(OddOnly()), ODD, {}),
+    "filter of a loader": (lambda: grain.load(Rows(), num_epochs=1, transformations=[OddOnly()]), ODD, {}),
+    "flat map": (lambda: of_records().apply(Twice()), TWICE, {}),
+    "own workers": (
+        lambda: of_records().to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(2)), ..., {},
+    ),
+    "workers": (lambda: of_records().map(Double()), ..., {"workers": 2}),
+    "ours": (lambda: yogadl_grain.map_dataset(STREAM), STREAM.indices().tolist(), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "wanted", "options"), IDS.values(), ids=IDS)
+def test_what_it_yields_is_cached(cached, make, wanted, options):
+    assert ids(cached(make(), **options)) == (list(range(23)) if wanted is ... else wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: grain.sources.RangeDataSource(3, 30, 4), lambda: grain.MapDataset.range(5).shuffle(seed=1)],
+)
+def test_a_range_is_cached(cached, make):
+    assert [int(x) for x in cached(make())] == [int(x) for x in make()]
 
 
 @pytest.mark.parametrize("open_source", [
@@ -76,29 +98,6 @@ def test_parquet_is_cached(cached, tmp_path):
     assert ref[7]["name"] == "number 7"
 
 
-@pytest.mark.parametrize("source", [
-    grain.MapDataset.source(RECORDS).filter(OddOnly()),
-    grain.MapDataset.source(RECORDS).to_iter_dataset(NO_THREADS).filter(OddOnly()),
-    grain.load(Rows(), num_epochs=1, transformations=[OddOnly()]),
-])  # fmt: skip
-def test_what_a_filter_drops_is_not_there(cached, source):
-    assert ids(cached(source)) == list(range(1, 23, 2))
-
-
-def test_what_a_flat_map_adds_is_there(cached):
-    found = ids(cached(grain.MapDataset.source(RECORDS).apply(Twice())))
-    assert found == [i for i in range(23) for _ in range(2)]
-
-
-def test_elements_from_workers_are_cached(cached):
-    dataset = grain.MapDataset.source(RECORDS).to_iter_dataset(NO_THREADS)
-    assert ids(cached(dataset.mp_prefetch(grain.MultiprocessingOptions(2)))) == list(range(23))
-
-
-def test_a_map_dataset_is_built_by_several_processes(cached):
-    assert ids(cached(grain.MapDataset.source(RECORDS).map(Double()), workers=2)) == list(range(23))
-
-
 def test_a_map_dataset_is_read_without_a_cache():
     ref = yogadl.from_source(grain.MapDataset.source(RECORDS).map(Double()))
     assert ids(ref.stream(shuffle=True)) == ref.stream(shuffle=True).indices().tolist()
@@ -106,27 +105,22 @@ def test_a_map_dataset_is_read_without_a_cache():
         yogadl.from_source(grain.MapDataset.source(RECORDS).filter(OddOnly()))
 
 
-def test_a_stream_of_ours_is_cached_in_its_order(cached):
-    stream = numbered(23).stream(shuffle=True)
-    assert ids(cached(yogadl_grain.map_dataset(stream))) == stream.indices().tolist()
-
-
-@pytest.mark.parametrize("source", [
-    grain.MapDataset.source(RECORDS).repeat(),
-    grain.MapDataset.source(RECORDS).repeat().map(Double()).to_iter_dataset(),
-    grain.experimental.RepeatIterDataset(grain.MapDataset.source(RECORDS).to_iter_dataset()),
-    grain.load(Rows()),
-    grain.load(Rows(), shard_options=grain.sharding.ShardOptions(0, 5)),
-])  # fmt: skip
-def test_what_never_ends_is_refused(cached, source):
-    with pytest.raises(UnsupportedDataError, match="never ends"):
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (of_records().repeat(), "never ends"),
+        (of_records().repeat().map(Double()).to_iter_dataset(), "never ends"),
+        (grain.experimental.RepeatIterDataset(of_records().to_iter_dataset()), "never ends"),
+        (grain.load(Rows()), "never ends"),
+        (grain.load(Rows(), shard_options=grain.sharding.ShardOptions(0, 5)), "never ends"),
+        (grain.MapDataset.source([]), "no records"),
+        (grain.MapDataset.source([]).to_iter_dataset(), "no records"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_no_end_or_no_records_is_refused(cached, source, says):
+    with pytest.raises(UnsupportedDataError, match=says):
         cached(source)
-
-
-def test_what_has_no_records_is_refused(cached):
-    for source in (grain.MapDataset.source([]), grain.MapDataset.source([]).to_iter_dataset()):
-        with pytest.raises(UnsupportedDataError, match="no records"):
-            cached(source)
 
 
 def test_an_error_of_the_source_names_the_record(cached):

@@ -1,6 +1,7 @@
 """The examples of the page about JAX, and of the adapter's docstrings, run."""
 
 import pages
+import public_api
 import pytest
 from inside import _shards
 from inside import jax_loader as _loader
@@ -20,3 +21,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("module", [_loader, _shards])
 def test_the_examples_of_the_docstrings_run(module):
     assert pages.run_docstrings(module)
+
+
+def test_it_offers_what_is_written_down():
+    public_api.check("yogadl.adapters.jax")

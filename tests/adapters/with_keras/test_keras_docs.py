@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pages
+import public_api
 import pytest
 from inside import keras_loader as _loader
 from programs import programs
@@ -40,3 +41,7 @@ def test_the_examples_of_other_sources_run(section, package, tmp_path, monkeypat
 
 def test_the_examples_of_the_docstrings_run():
     assert pages.run_docstrings(_loader)
+
+
+def test_it_offers_what_is_written_down():
+    public_api.check("yogadl.adapters.keras")

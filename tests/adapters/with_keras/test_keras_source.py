@@ -38,14 +38,6 @@ class Batches(keras.utils.PyDataset):
         self.calls.append("end")
 
 
-def counted(batches):
-    class Counted(Batches):
-        def __len__(self):
-            return len(self.batches)
-
-    return Counted(batches)
-
-
 def pairs(*sizes):
     bounds = itertools.pairwise(np.cumsum([0, *sizes]))
     return [(np.arange(2 * a, 2 * b, dtype=np.float32).reshape(-1, 2), np.arange(a, b)) for a, b in bounds]
@@ -59,11 +51,6 @@ def test_batches_become_records(cached):
     for number in range(11):
         x, y = ref[number]
         assert (x.tolist(), x.dtype, y) == ([2 * number, 2 * number + 1], np.float32, number)
-
-
-def test_batches_of_any_length_are_taken_even_none(cached):
-    ref = cached(Batches(pairs(0, 3, 0, 1, 5)))
-    assert [int(record[1]) for record in ref] == list(range(9))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +71,26 @@ def test_the_tree_of_a_batch_is_that_of_the_records(cached, batch, record):
     assert len(ref) == 6
     assert ref[1] == record
     assert type(ref[1]) is type(record) or isinstance(record, int | Pair)
+
+
+class Length(keras.utils.PyDataset):
+    """One whose length alone says how many batches there are."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return np.full(3, index)
+
+
+def test_a_length_is_enough_and_does_not_make_batches_records(cached):
+    assert [int(record) for record in cached(Length())] == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(UnsupportedDataError, match=r"storage\.submit"):
+        yogadl.from_source(Length())
+
+
+def test_batches_of_any_length_are_taken_even_none(cached):
+    assert [int(y) for _, y in cached(Batches(pairs(0, 3, 0, 1, 5)))] == list(range(9))
 
 
 def test_arrays_that_are_filled_again_and_again_are_copied(cached):
@@ -130,17 +137,6 @@ def test_a_sequence_of_keras_2_is_taken(cached):
     ]  # fmt: skip
 
 
-def test_a_length_says_how_many_batches_there_are_if_nothing_else_does(cached):
-    class Counted(keras.utils.PyDataset):
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return np.full(3, index)
-
-    assert [int(record) for record in cached(Counted())] == [0, 0, 0, 1, 1, 1]
-
-
 def test_a_stream_as_a_dataset_is_a_source_again(cached):
     from yogadl.adapters import keras as adapter
 
@@ -159,25 +155,16 @@ def test_a_stream_as_a_dataset_is_a_source_again(cached):
         ([np.arange(2), np.array([0.5, 1.5])], "record 2"),
         ([], "no records"),
         ([np.arange(0)], "no records"),
+        (Batches(pairs(3), None), "has no end"),
     ],
-    ids=["lengths", "scalar", "None", "keys", "dtype", "nothing", "empty"],
+    ids=["lengths", "scalar", "None", "keys", "dtype", "nothing", "empty", "endless"],
 )
 def test_what_is_no_batch_is_refused(cached, batches, message):
     with pytest.raises(UnsupportedDataError, match=message):
-        cached(Batches(batches))
-
-
-def test_a_dataset_without_end_is_refused(cached):
-    with pytest.raises(UnsupportedDataError, match="has no end"):
-        cached(Batches(pairs(3), None))
+        cached(batches if isinstance(batches, Batches) else Batches(batches))
 
 
 def test_an_error_of_the_dataset_says_at_which_batch(cached):
     with pytest.raises(IndexError) as caught:
         cached(Batches(pairs(3, 3), 5))
     assert "while reading batch 2 of the Batches" in caught.value.__notes__
-
-
-def test_batches_are_not_taken_for_records_without_a_cache():
-    with pytest.raises(UnsupportedDataError, match=r"storage\.submit"):
-        yogadl.from_source(counted(pairs(3)))

@@ -34,7 +34,7 @@ class Runs:
         tasks = [
             task("by hand", "by_hand", batches=30),
             task("fitted", "fitted", epochs=2),
-            task("unbuilt", "count", epochs=2, is_built=False),
+            task("unbuilt", "count", epochs=2),
             task("evaluated", "evaluate"),
             task("finite", "fit_finite"),
             task("without end", "read_without_end"),
@@ -46,7 +46,6 @@ class Runs:
                 tasks.append(task(name, "train", path=path, epochs=2, stop_after=stop, execution=4))
         if backend == BACKENDS[0]:
             tasks += [
-                task("built", "count", epochs=2, is_built=True),
                 task("shards", "evaluate_shards"),
                 task("finite in order", "fit_finite_in_order"),
                 task("wrong dataset", "wrong_dataset", path=str(folder / "wrong.keras")),
@@ -84,11 +83,6 @@ ON_ONE = pytest.mark.parametrize("runs", BACKENDS[:1], indirect=True)
 
 def equal(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-@ON_ONE
-def test_fit_trains_on_each_record_of_each_epoch_once(runs):
-    assert runs["built"] == [2] * keras_job.RECORDS
 
 
 def test_what_keras_asks_for_to_build_a_model_is_not_lost(runs):

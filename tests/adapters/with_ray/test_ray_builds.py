@@ -43,9 +43,21 @@ def test_arrays_are_sent_by_share(storage):
     assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
 
 
-def test_a_name_that_is_no_engine_is_refused(storage):
-    with pytest.raises(ConfigurationError, match='engine must be "ray"'):
-        storage.submit([1, 2], "d", "1", engine="spark")
+ALREADY = "leave out workers and engine"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        (lambda: [1, 2], {"engine": "spark"}, 'engine must be "ray"'),
+        (lambda: ray.data.range(20), {"workers": 2}, ALREADY),
+        (lambda: ray.data.range(20), {"engine": RayExecutor()}, ALREADY),
+    ],
+    ids=["spark", "workers", "executor"],
+)
+def test_options_that_do_not_fit_are_refused(storage, source, options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        storage.submit(source(), "d", "1", **options)
 
 
 def test_an_error_of_the_source_is_raised_as_what_it_is(storage, tmp_path):
@@ -203,7 +215,7 @@ def test_columns_of_all_kinds_come_back(storage):
 def test_a_cache_that_was_read_as_a_dataset_is_the_same_again(storage):
     storage.submit([row(index) for index in range(COUNT)], "reference", "1")
     dataset = yogadl.adapters.ray.read(storage.fetch("reference", "1"), tasks=5)
-    storage.submit(dataset, "d", "1")
+    storage.submit(dataset, "d", "1", engine="ray")  # it may be named, too
     assert is_same(storage, "1")
 
 
@@ -272,13 +284,6 @@ def test_a_missing_value_is_an_error_that_names_the_column(storage, value, block
         return not storage.unfinished()
 
     wait_until(is_clear, "the files of the failed build's other tasks to be pruned")
-
-
-@pytest.mark.parametrize("given", [{"workers": 2}, {"engine": RayExecutor()}], ids=["workers", "engine"])
-def test_workers_and_executors_are_refused_where_they_would_do_nothing(storage, given):
-    with pytest.raises(ConfigurationError, match="leave out workers and engine"):
-        storage.submit(ray.data.range(20), "d", "1", **given)
-    storage.submit(ray.data.range(20), "d", "1", engine="ray")
 
 
 def test_an_error_of_a_datasets_function_is_told_with_its_text(storage):

@@ -52,14 +52,6 @@ def test_every_epoch_is_the_streams(ref, size, ranks, remainder):
         assert ids(dataset) == stream.indices(epoch).tolist()
 
 
-def test_a_batch_holds_the_records_bytes(ref):
-    batches = list(adapter.make_tf_dataset(ref.stream(shuffle=True), batch_size=10))
-    assert len(batches) == 11
-    for batch in batches:
-        expected = ref.gather(batch["id"].numpy())
-        assert batch["image"].numpy().tolist() == expected["image"].tolist()
-
-
 def test_batches_stay_as_they_are_however_long_they_are_held(tmp_path):
     records = 1000
     images = np.random.default_rng(6).integers(0, 256, (records, 64, 48), np.uint8)
@@ -100,13 +92,6 @@ def test_tensors_hold_their_memory_without_a_copy(tmp_path):
     assert set(found) <= set(made)
 
 
-def test_a_repetition_is_the_next_epoch(ref):
-    stream = ref.stream(shuffle=True)
-    for size in (None, 10):
-        found = ids(adapter.make_tf_dataset(stream, size).repeat(3))
-        assert found == [int(i) for epoch in range(3) for i in stream.indices(epoch)]
-
-
 def test_iterators_side_by_side_read_epochs_of_their_own(ref):
     stream = ref.stream(shuffle=True)
     dataset = adapter.make_tf_dataset(stream)
@@ -131,32 +116,25 @@ def test_the_seed_of_tensorflow_changes_nothing(ref):
         assert [ids(dataset), ids(dataset)] == [stream.indices(0).tolist(), stream.indices(1).tolist()]
 
 
-def test_without_a_shuffle_every_epoch_is_the_sources_order(ref):
-    dataset = adapter.make_tf_dataset(ref.stream(), 10)
-    assert ids(dataset) == ids(dataset) == list(range(RECORDS))
-
-
 def test_one_order_for_all_epochs(ref):
     stream = ref.stream(shuffle=True, skip_shuffle_at_epoch_end=True)
     dataset = adapter.make_tf_dataset(stream)
     assert ids(dataset) == ids(dataset) == stream.indices(0).tolist()
 
 
-def test_drop_remainder_leaves_out_the_short_batch_and_says_so(ref):
-    dataset = adapter.make_tf_dataset(ref.stream(shuffle=True), 10, drop_remainder=True)
-    assert dataset.element_spec["image"].shape.as_list() == [10, 2, 3]
-    assert [len(batch["id"]) for batch in dataset] == [10] * 10
-    assert adapter.make_tf_dataset(ref.stream(), 10).element_spec["image"].shape.as_list() == [None, 2, 3]
-
-
 @pytest.mark.filterwarnings("ignore:there is no batch to read")
 @pytest.mark.parametrize(
-    ("size", "drop", "count"), [(None, False, 35), (10, False, 4), (10, True, 3), (50, True, 0)]
+    ("size", "drop", "count", "rows"),
+    [(None, False, 35, []), (10, False, 4, [None]), (10, True, 3, [10]), (50, True, 0, [50])],
 )
-def test_the_cardinality_is_known(ref, size, drop, count):
+def test_cardinality_and_shapes_are_known(ref, size, drop, count, rows):
     stream = ref.stream(shard_rank=0, num_shards=3)
     dataset = adapter.make_tf_dataset(stream, size, drop)
     assert int(dataset.cardinality()) == count == len(list(dataset))
+    assert dataset.element_spec["image"].shape.as_list() == [*rows, 2, 3]
+    few = adapter.make_tf_dataset(ref.fields("id").stream(shard_rank=0, num_shards=3), size, drop)
+    assert few.element_spec == {"id": tf.TensorSpec(rows, tf.int64)}
+    assert len(list(few)) == count
 
 
 @pytest.mark.parametrize("size", [None, 10])
@@ -179,30 +157,6 @@ def test_a_number_of_repetitions_passes_over_an_epoch_of_which_nothing_is_left(r
     for size in (None, 10):
         dataset = adapter.make_tf_dataset(stream, size)
         assert ids(dataset.repeat(3)) == [int(i) for epoch in (1, 2) for i in stream.indices(epoch)]
-
-
-@pytest.mark.parametrize("size", [None, 10])
-def test_padding_is_told_apart(ref, size):
-    padded = []
-    for rank in range(4):
-        stream = ref.stream(shuffle=True, shard_rank=rank, num_shards=4, pad_shard_remainder=True)
-        dataset = adapter.make_tf_dataset(stream, size, padding_field="pad")
-        assert dataset.element_spec["pad"].dtype == tf.bool
-        padded += [bool(p) for element in dataset for p in np.atleast_1d(element["pad"].numpy())]
-    assert sum(padded) == 1
-    assert len(padded) == RECORDS + 1
-
-
-def test_the_usual_transformations_work_after_it(ref):
-    dataset = adapter.make_tf_dataset(ref.stream(shuffle=True))
-    dataset = dataset.map(lambda r: (r["image"] / 255, r["id"]), num_parallel_calls=2).batch(10).prefetch(2)
-    assert sorted(int(i) for _, batch in dataset for i in batch) == list(range(RECORDS))
-
-
-def test_fields_are_a_dataset_of_their_own(ref):
-    dataset = adapter.make_tf_dataset(ref.fields("id").stream())
-    assert dataset.element_spec == {"id": tf.TensorSpec([], tf.int64)}
-    assert len(list(dataset)) == RECORDS
 
 
 def test_arrays_without_a_cache_work_as_well():
@@ -295,16 +249,21 @@ def test_values_of_unknown_rank_that_have_one_shape_can_be_batched(tmp_path, sha
         assert one["x"].numpy().tolist() == other["x"].numpy().tolist()
 
 
-def test_a_dtype_without_tensors_is_refused_by_name():
-    ref = yogadl.from_source({"when": np.zeros(4, "datetime64[s]"), "x": np.arange(4)})
-    with pytest.raises(UnsupportedDataError, match=r"'when'.*datetime64.*int64"):
-        adapter.make_tf_dataset(ref.stream())
-
-
-@pytest.mark.parametrize("size", [0, -1, True, 2.5])
-def test_a_batch_size_that_is_none_is_refused(ref, size):
-    with pytest.raises(ConfigurationError, match="batch_size"):
-        adapter.make_tf_dataset(ref.stream(), size)
+@pytest.mark.parametrize(
+    ("stream", "error", "words"),
+    [
+        (
+            yogadl.from_source({"when": np.zeros(4, "datetime64[s]"), "x": np.arange(4)}).stream(),
+            UnsupportedDataError,
+            r"'when'.*datetime64.*int64",
+        ),
+        (yogadl.Stream(lambda: iter([1]), 1), ConfigurationError, "output_types"),
+    ],
+    ids=["dtype", "stream of one's own"],
+)
+def test_what_has_no_tensors_is_refused_by_name(stream, error, words):
+    with pytest.raises(error, match=words):
+        adapter.make_tf_dataset(stream)
 
 
 def in_a_graph(make):
@@ -381,47 +340,15 @@ def test_a_users_own_stream_goes_through_a_generator():
     assert [x.numpy().tolist() for x, _ in adapter.make_tf_dataset(stream, 3)] == [[0, 1, 2], [3, 4]]
 
 
-def test_a_users_own_stream_must_say_what_it_yields():
-    with pytest.raises(ConfigurationError, match="output_types"):
-        adapter.make_tf_dataset(yogadl.Stream(lambda: iter([1]), 1))
-
-
-def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path):
-    storage = yogadl.open_storage(tmp_path)
-    image = np.arange(RECORDS * 6).reshape(-1, 2, 3)
-    storage.submit({"id": np.arange(RECORDS), "image": image}, "set", "1")
-    (part,) = tmp_path.rglob("*.mdb")
-    with part.open("rb+") as file:
-        file.seek(part.read_bytes().index(image[50].tobytes()) + 5)
-        file.write(b"\1")
-    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
-    assert len(ids(adapter.make_tf_dataset(unchecked.stream(shuffle=True), 10))) == RECORDS
-    with pytest.raises(tf.errors.OpError, match="CacheFormatError: 'set' version '1': field 'image'"):
-        ids(adapter.make_tf_dataset(checked.stream(shuffle=True), 10))
-
-
-@pytest.mark.parametrize("size", [None, 8])
-def test_records_are_read_with_their_places(size):
+def test_records_are_read_with_their_places():
     stream = placed(1_003, **PADDED)
-    dataset = adapter.make_tf_dataset(stream, size, padding_field="p").repeat(2)
+    dataset = adapter.make_tf_dataset(stream, padding_field="p").repeat(2)
+    assert dataset.element_spec["p"].dtype == tf.bool
     check_places(stream, list(dataset.as_numpy_iterator()), (0, 1), "p")
 
 
-@pytest.mark.parametrize("batch_size", [None, 16])
-def test_a_function_that_fails_is_an_error_after_the_batches_before_it(batch_size):
-    check_error(adapter.make_tf_dataset(failing(), batch_size=batch_size), batch_size or 1, tf.errors.OpError)
-
-
-def test_chunks_of_documents_are_tensors_of_one_shape(tmp_path):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
-    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
-    stream = chunks.stream(shuffle=True, shuffle_seed=1)
-    dataset = adapter.make_tf_dataset(stream, batch_size=4, drop_remainder=True)
-    assert dataset.element_spec["tokens"].shape == (4, 5)
-    for batch, want in zip(dataset, stream.batch(4, drop_remainder=True), strict=True):
-        assert np.array_equal(batch["tokens"], want["tokens"])
-        assert np.array_equal(batch["segment"], want["segment"])
+def test_a_function_that_fails_is_an_error_after_the_records_before_it():
+    check_error(adapter.make_tf_dataset(failing()), 1, tf.errors.OpError)
 
 
 TREES = [{"id": number, "tree": JSON_VALUES[number % len(JSON_VALUES)]} for number in range(RECORDS)]

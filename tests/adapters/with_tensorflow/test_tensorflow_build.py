@@ -1,9 +1,6 @@
 """A build of a tf.data pipeline that was killed goes on, and ends as one that nobody killed."""
 
 import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -163,27 +160,3 @@ def test_after_ctrl_c_and_a_change_of_a_python_function_no_record_is_the_old_one
     assert len(list(tmp_path.glob("set/builds/*/one/*.json"))) >= 2
     build(-2)
     assert [int(x[0]) for x in storage.fetch("set", "1")] == [-2 if i == 40 else i for i in range(RECORDS)]
-
-
-LEFT_OPEN = """
-    import time
-    import numpy as np, tensorflow as tf, yogadl
-    from yogadl.adapters import tensorflow as adapter
-
-    def slow(i):
-        time.sleep(0.001)
-        return i
-
-    def of(i):
-        return tf.ensure_shape(tf.numpy_function(slow, [i], tf.int64, stateful=False), [])
-
-    source = adapter.source(tf.data.Dataset.range(1_000_000).map(of))
-    next(source.chunks())
-    print("end")
-    """
-
-
-def test_the_interpreter_exits_though_a_pipeline_is_being_read():
-    command = [sys.executable, "-c", textwrap.dedent(LEFT_OPEN)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert "end" in ended.stdout

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import tensorflow as tf
-from near_misses import Adapter
+from near_misses import VALUES, Adapter
 
 from yogadl.adapters import tensorflow as adapter
 
@@ -12,6 +12,7 @@ from yogadl.adapters import tensorflow as adapter
 class TestDataset(Adapter):
     errors = (tf.errors.OpError,)
     test_a_loader_pickles = None
+    values = VALUES
     names = (
         ("drop_last", "drop_remainder="),
         ("padding_fields", "padding_field="),

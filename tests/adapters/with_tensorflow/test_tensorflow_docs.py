@@ -1,6 +1,7 @@
 """The examples of the pages about TensorFlow, and of the adapter's docstrings, run."""
 
 import pages
+import public_api
 import pytest
 from inside import _cache as cache
 from inside import tensorflow_loader as dataset
@@ -20,3 +21,8 @@ def test_the_examples_of_a_page_run(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("module", [cache, dataset], ids=lambda module: module.__name__)
 def test_the_examples_of_the_docstrings_run(module):
     assert pages.run_docstrings(module)
+
+
+@pytest.mark.parametrize("name", ["yogadl.adapters.tensorflow", "yogadl.tensorflow"])
+def test_it_offers_what_is_written_down(name):
+    public_api.check(name)

@@ -1,9 +1,6 @@
 """Dataset: the records as samples of tensors, by number."""
 
 import pickle
-import re
-import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import yogadl
 from yogadl.adapters import torch as adapter
-from yogadl.errors import ConfigurationError, MissingDependencyError
+from yogadl.errors import ConfigurationError
 
 NUMPY_DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -146,14 +143,3 @@ def test_a_reference_without_random_access_is_refused():
 
     with pytest.raises(ConfigurationError, match="random access"):
         adapter.Dataset(Own())
-
-
-def test_without_torch_the_error_says_what_to_install():
-    code = "import sys; sys.modules['torch'] = None; import yogadl.adapters.torch"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert re.search(rf"{MissingDependencyError.__name__}: .*pip install 'yogadl\[torch\]'", done.stderr)
-
-
-def test_yogadl_alone_does_not_load_torch():
-    code = "import sys, yogadl, yogadl.storage; sys.exit('torch' in sys.modules)"
-    assert not subprocess.run([sys.executable, "-c", code]).returncode

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pages
+import public_api
 import pytest
 import torch.distributed.checkpoint as dcp
 from programs import programs
@@ -126,3 +127,10 @@ def test_the_examples_of_docstrings_run(module):
 
 def test_there_are_examples():
     assert pages.run_docstrings(*MODULES) > 20
+
+
+@pytest.mark.parametrize(
+    "name", ["yogadl.adapters.torch", "yogadl.adapters.lightning", "yogadl.adapters.transformers"]
+)
+def test_it_offers_what_is_written_down(name):
+    public_api.check(name)

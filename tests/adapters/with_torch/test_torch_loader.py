@@ -18,15 +18,12 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from failing import check_error, failing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch_ids import gold, ids
 from trees import JSON_VALUES, same_json, shared_parts
 
 import yogadl
 from yogadl.adapters import torch as adapter
 from yogadl.errors import (
-    CacheFormatError,
     ConfigurationError,
     StageError,
     StorageError,
@@ -73,47 +70,14 @@ def test_a_batch_is_the_records_tree_of_tensors_and_lists(ref, workers):
         assert not shared_parts(batch["tree"])
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_each_iteration_reads_the_next_epoch(ref, workers):
-    loader = adapter.make_dataloader(stream_of(ref), 8, workers)
-    assert len(loader) == 13
-    assert [ids(loader) for _ in range(3)] == [gold(stream_of(ref), epoch) for epoch in range(3)]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_one_iterator_can_read_several_epochs_or_all(ref, workers):
+def test_one_iterator_can_read_all_epochs(ref, workers):
     stream = stream_of(ref)
-    loader = adapter.make_dataloader(stream, 8, workers, epochs=2, drop_remainder=True)
-    assert len(loader) == 24
-    assert ids(loader) == gold(stream, 0)[:96] + gold(stream, 1)[:96]
+    assert [
+        len(adapter.make_dataloader(stream, 8, workers, drop_remainder=drop)) for drop in (False, True)
+    ] == [13, 12]
     endless = iter(adapter.make_dataloader(stream, 100, workers, epochs=None))
     assert ids(next(endless) for _ in range(7)) == gold(stream, 0, 1, 2, 3)[: 3 * 101 + 100]
-
-
-@settings(max_examples=12)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(1, 30), st.integers(1, 3), st.sampled_from([0, 0, 1, 2])),
-        max_size=3,
-    ),
-)
-def test_a_chain_of_stops_reads_each_record_once(ref, stops):
-    """Every stop changes the batch size, the number of ranks and of workers."""
-    found, cursor = [], None
-    for taken, size, ranks, workers in stops:
-        cursors = []
-        for rank in range(ranks):
-            stream = stream_of(ref, shard_rank=rank, num_shards=ranks, cursor=cursor)
-            batches = iter(adapter.make_dataloader(stream, size, workers))
-            for _ in range(min(taken, -(-stream.shard.own(stream.start.position) // size))):
-                found += ids([next(batches)])
-            cursors.append(stream.cursor(min(taken * size, stream.shard.rows(stream.start.position)), 0))
-            if taken * size <= stream.shard.own(stream.start.position):
-                assert batches.state_dict() == cursors[-1]
-        assert all(one == cursors[0] for one in cursors)
-        cursor = cursors[0]
-    found += ids(adapter.make_dataloader(stream_of(ref, cursor=cursor), 9))
-    assert sorted(found) == list(range(RECORDS))
 
 
 def test_the_number_of_workers_may_change_between_save_and_load(ref):
@@ -126,21 +90,6 @@ def test_the_number_of_workers_may_change_between_save_and_load(ref):
         state = loader.state_dict()
         assert state["position"] == len(found)
     assert found == gold(stream_of(ref), 0)[:96]
-
-
-def test_the_state_counts_what_was_delivered_while_workers_run_ahead(ref):
-    loader = adapter.make_dataloader(stream_of(ref), 1, 2, prefetch_factor=8)
-    batches = iter(loader)
-    for delivered in range(1, 40):
-        next(batches)
-        assert loader.state_dict()["position"] == delivered
-
-
-def test_a_finished_loader_stands_at_the_next_epoch(ref):
-    for workers in (0, 2):
-        loader = adapter.make_dataloader(stream_of(ref), 8, workers)
-        ids(loader)
-        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")  # as for one process
@@ -231,33 +180,62 @@ def test_memory_is_used_again(tmp_path):
 
 # Arguments.
 
+OF_WORKERS = "is about worker processes: pass num_workers=1 or more with it"
+REFUSED = [
+    ({"num_workers": -1}, "^num_workers must be a whole number of at least 0, not -1"),
+    ({"num_workers": 1.5}, "^num_workers must be a whole number"),
+    ({"pin_memory": "yes"}, "^pin_memory must be True or False"),
+    ({"transform": 3}, "^transform must be a function of a batch, not 3"),
+    ({"prefetch_factor": 2}, f"^prefetch_factor {OF_WORKERS}"),
+    ({"persistent_workers": True}, f"^persistent_workers {OF_WORKERS}"),
+    ({"timeout": 3}, f"^timeout {OF_WORKERS}"),
+    ({"multiprocessing_context": "spawn"}, f"^multiprocessing_context {OF_WORKERS}"),
+    ({"num_workers": 2, "timeout": -1}, "^timeout must be a number of seconds above 0, not -1"),
+    (
+        {"num_workers": 2, "multiprocessing_context": "thread"},
+        "^multiprocessing_context must be one of forkserver, spawn",
+    ),
+    ({"num_workers": 2, "worker_init_fn": 3}, "^worker_init_fn must be a function"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED, ids=str)
+def test_options_that_make_no_sense_are_refused(ref, options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        adapter.make_dataloader(stream_of(ref), 8, **options)
+
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_size": 0},
-        {"num_workers": -1},
-        {"num_workers": 1.5},
-        {"drop_remainder": 1},
-        {"epochs": 0},
-        {"padding_field": "id"},
-        {"pin_memory": "yes"},
-        {"transform": 3},
-        {"prefetch_factor": 2},
-        {"persistent_workers": True},
-        {"shuffle": True},
-        {"drop_last": True},
+        {"prefetch_factor": None, "persistent_workers": False},
+        {"timeout": 0},
+        {"timeout": 0, "num_workers": 1},
     ],
     ids=str,
 )
-def test_arguments_that_make_no_sense_are_refused(ref, options):
-    with pytest.raises(ConfigurationError):
-        adapter.make_dataloader(stream_of(ref), **{"batch_size": 8, **options})
+def test_options_that_say_nothing_are_taken(ref, options):
+    assert ids(adapter.make_dataloader(stream_of(ref), 8, **options)) == gold(stream_of(ref), 0)
 
 
-def test_options_that_say_nothing_are_taken_without_workers(ref):
-    loader = adapter.make_dataloader(stream_of(ref), 8, prefetch_factor=None, persistent_workers=False)
-    assert len(ids(loader)) == RECORDS
+@pytest.mark.parametrize(
+    ("options", "call", "words"),
+    [
+        ({"num_workers": 2}, lambda loader: loader.prefetch(2, threads=2), "worker processes"),
+        (
+            {"num_workers": 1},
+            lambda loader: loader.prefetch(2, workers=2),
+            "make_dataloader has workers already",
+        ),
+        ({"transform": dict}, lambda loader: loader.map(dict), "transform="),
+    ],
+    ids=["threads", "workers", "transform"],
+)
+def test_stages_that_would_do_what_the_loader_does_are_refused(ref, options, call, words):
+    loader = adapter.make_dataloader(stream_of(ref), 4, **options)
+    assert "batch 4" in repr(loader)
+    with pytest.raises(ConfigurationError, match=words):
+        call(loader)
 
 
 def half(batch):
@@ -302,11 +280,6 @@ def test_batches_are_pinned_on_request(ref, workers):
 def test_prefetching_in_threads_goes_with_tensors(ref, threads, options):
     loader = adapter.make_dataloader(stream_of(ref), 8, **options).prefetch(2, threads=threads)
     assert ids(loader) == gold(stream_of(ref), 0)
-
-
-def test_batches_of_worker_processes_are_not_read_in_threads(ref):
-    with pytest.raises(ConfigurationError, match="worker processes"):
-        adapter.make_dataloader(stream_of(ref), 8, 2).prefetch(2, threads=2)
 
 
 def test_a_loader_pickles_with_its_place(ref):
@@ -685,31 +658,6 @@ def test_a_worker_init_fn_that_hangs_is_told_as_that_and_it_goes_on(ref, tmp_pat
     assert ids(batches) == gold(stream_of(ref), 0)
 
 
-def test_options_are_called_as_they_are_given(ref):
-    given = [
-        ({"timeout": -1}, r"^timeout must be a number of seconds above 0, not -1"),
-        ({"multiprocessing_context": "thread"}, "^multiprocessing_context must be one of forkserver, spawn"),
-        ({"worker_init_fn": 3}, "^worker_init_fn must be a function"),
-    ]
-    for options, words in given:
-        with pytest.raises(ConfigurationError, match=words):
-            adapter.make_dataloader(stream_of(ref), 8, 2, **options)
-    for options in ({"timeout": 3}, {"multiprocessing_context": "spawn"}):
-        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} is about worker processes"):
-            adapter.make_dataloader(stream_of(ref), 8, **options)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_timeout_of_zero_is_none(ref, workers):
-    assert ids(adapter.make_dataloader(stream_of(ref), 8, workers, timeout=0)) == gold(stream_of(ref), 0)
-
-
-def test_a_second_pool_is_refused(ref):
-    loader = adapter.make_dataloader(stream_of(ref), 8, 1)
-    with pytest.raises(ConfigurationError, match="make_dataloader has workers already"):
-        loader.prefetch(2, workers=2)
-
-
 @pytest.mark.parametrize(("name", "method"), [("transform", "spawn"), ("worker_init_fn", "forkserver")])
 def test_a_function_that_cannot_be_sent_to_a_worker_is_named_with_what_to_do(ref, name, method):
     lock = threading.Lock()
@@ -757,21 +705,6 @@ def test_a_worker_knows_its_number_and_seed(ref, method):
     assert all(seed == base + number for number, _, seed, _ in first)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_bit_that_flipped_is_an_error_where_a_check_is_asked_for(tmp_path, workers):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit(columns(), "set", "1")
-    row = columns()["x"][50].tobytes()
-    (part,) = (path for path in tmp_path.rglob("*.mdb") if row in path.read_bytes())
-    with part.open("rb+") as file:
-        file.seek(part.read_bytes().index(row) + 1)
-        file.write(b"\1")
-    checked, unchecked = (storage.fetch("set", "1", check=check) for check in (True, False))
-    assert len(ids(adapter.make_dataloader(stream_of(unchecked), 10, num_workers=workers))) == RECORDS
-    with pytest.raises(CacheFormatError, match=r"'set' version '1': field 'x', records"):
-        ids(adapter.make_dataloader(stream_of(checked), 10, num_workers=workers))
-
-
 def test_in_a_dataloader_of_pytorchs_own_it_is_one_too():
     dataset = adapter.IterableDataset(failing())
     check_error(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1), 1)
@@ -799,14 +732,6 @@ def test_functions_of_batches_get_tensors():
     assert [batch["id"].tolist() for batch in loader] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
 
 
-def test_where_functions_of_batches_would_come_in_another_order_they_are_refused():
-    stream = yogadl.from_source({"id": [1, 2]}).stream()
-    loader = adapter.make_dataloader(stream, batch_size=4, transform=doubled)
-    with pytest.raises(ConfigurationError, match="transform="):
-        loader.map(doubled)
-    assert "batch 4" in repr(loader)
-
-
 def test_functions_of_batches_from_workers_are_called_here():
     stream = yogadl.from_source({"id": np.arange(10)}).stream()
     loader = adapter.make_dataloader(stream, batch_size=4, num_workers=1, transform=half_of_id)
@@ -819,21 +744,6 @@ def test_functions_of_batches_from_workers_are_called_here():
 
 def half_of_id(batch):
     return {"id": batch["id"] // 2, "pid": os.getpid()}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_chunks_of_documents_are_delivered_and_go_on_from_a_cursor(tmp_path, workers):
-    storage = yogadl.open_storage(tmp_path)
-    storage.submit([{"tokens": np.arange(n % 7, dtype=np.int32)} for n in range(60)], "docs", "1")
-    chunks = storage.fetch("docs", "1").chunks("tokens", 5, segments="segment")
-    stream = chunks.stream(shuffle=True, shuffle_seed=1)
-    want = [{name: column.tolist() for name, column in batch.items()} for batch in stream.batch(4)]
-    found = list(adapter.make_dataloader(stream, 4, num_workers=workers))
-    assert [{name: column.tolist() for name, column in batch.items()} for batch in found] == want
-    assert found[0]["tokens"].dtype == found[0]["segment"].dtype == torch.int32
-    rest = chunks.stream(shuffle=True, shuffle_seed=1, cursor=stream.cursor(delivered=12))
-    rest = [batch["tokens"].tolist() for batch in adapter.make_dataloader(rest, 4, num_workers=workers)]
-    assert rest == [batch["tokens"] for batch in want[3:]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -259,12 +259,11 @@ def test_hf_trainer(page, ref, tmp_path, drop):
             assert train(strategy, checkpoint) == (whole[done:], count), checkpoint
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_empty_rest_of_an_epoch_is_told_and_names_the_option(ref, workers, caplog):
+def test_an_empty_rest_of_an_epoch_is_told_and_names_the_option(ref, caplog):
+    """That of `make_dataloader` has the contract of adapters."""
     caplog.set_level(logging.WARNING, "yogadl")
     stream = ref.stream(cursor=ref.stream().cursor(len(ref)))
     for make in (
-        lambda: yogadl_torch.make_dataloader(stream, 4, workers),
         lambda: yogadl_torch.IterableDataset(stream, 4),
         lambda: yogadl_torch.Sampler(stream),
         lambda: yogadl_torch.BatchSampler(stream, 4),
@@ -275,6 +274,3 @@ def test_an_empty_rest_of_an_epoch_is_told_and_names_the_option(ref, workers, ca
         assert [len(list(loader)) > 0 for _ in range(2)] == [False, True]
         (told,) = caplog.records
         assert "skip_finished_epoch=True" in told.message
-    caplog.clear()
-    list(yogadl_torch.make_dataloader(stream, 4, workers, skip_finished_epoch=True))
-    assert not caplog.records

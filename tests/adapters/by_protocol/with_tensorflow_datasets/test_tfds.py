@@ -60,9 +60,6 @@ def offline():
 
 @pytest.fixture(scope="module")
 def data_source(tmp_path_factory):
-    tfds.core.utils.gcs_utils._is_gcs_disabled = (
-        True  # or it would ask the network whether it knows the dataset
-    )
     builder = Digits(data_dir=tmp_path_factory.mktemp("tfds"), file_format="array_record")
     builder.download_and_prepare()
     return builder.as_data_source(split="train")

@@ -106,6 +106,7 @@ def test_a_dataset_whose_caching_is_disabled_is_known(storage):
     datasets.disable_caching()
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("error")
             found = [version_of(storage.cached(dataset().map(double), "d")) for _ in range(2)]
     finally:
         datasets.enable_caching()

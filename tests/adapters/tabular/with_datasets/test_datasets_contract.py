@@ -31,6 +31,8 @@ class TestIterableDataset(Adapter):
     test_a_stream_that_begins_late_has_a_short_first_epoch = None
     test_a_cursor_goes_on_with_other_ranks_and_batches_here_and_elsewhere = None
     test_padding_is_told = None
+    test_values_that_make_no_sense_are_refused = None
+    test_that_nothing_is_left_of_an_epoch_is_told_unless_it_is_passed_over = None
     test_an_epoch_that_makes_no_full_batch_is_a_warning = None
 
     def make(self, stream, batch_size, *, epochs=1, drop_remainder=False, **names):
