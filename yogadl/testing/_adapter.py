@@ -68,12 +68,12 @@ class AdapterContract:
     def _read(self, stream: Any, batch_size: int, **options: Any) -> list[Any]:
         return list(self.begin(self.make(stream, batch_size, **options)))
 
-    @pytest.mark.parametrize("drop_remainder", [False, True])
-    @pytest.mark.parametrize("batch_size", [1, 8, 103, 200])
+    # That an epoch makes no batch has a test of its own.
+    @pytest.mark.parametrize(
+        ("batch_size", "drop_remainder"), [(1, False), (8, False), (8, True), (103, True), (200, False)]
+    )
     def test_batches_are_those_of_the_stream(self, batch_size: int, drop_remainder: bool) -> None:
         whole = _epochs(range(2), batch_size, drop_remainder)
-        if not whole:
-            return  # an epoch without a batch has a test of its own
         found = self._read(_shuffled(), batch_size, epochs=2, drop_remainder=drop_remainder)
         assert list(map(_ids, found)) == whole
         for batch in found:
@@ -175,7 +175,7 @@ class AdapterContract:
         for delivered, state in enumerate(states):
             assert [_ids(batch) for batch in self.begin(make(), state)] == whole[delivered:]
         after = [_ids(batch) for batch in self.begin(make(), end)]
-        assert after == _epochs(range(_EPOCHS, 2 * _EPOCHS), 40, drop_remainder)[: len(after)]
+        assert after in ([], _epochs(range(_EPOCHS, 2 * _EPOCHS), 40, drop_remainder))
 
     def test_the_state_of_another_order_is_refused(self) -> None:
         loader = self.make(_shuffled(shuffle_seed=4), 8)
