@@ -453,7 +453,7 @@ def chunked(made, dice):
 
 
 def packed(made, dice):
-    capacity, long = dice.number(1, 9), dice.pick(["cut", "drop"])
+    capacity, long = dice.number(1, 24), dice.pick(["cut", "drop"])
     both = ["tokens", "document"] if made.kind == "chunk" and "document" in made.names else ["tokens"]
     fields = both[: dice.number(1, len(both))]
     options = {
