@@ -12,7 +12,7 @@ import numpy as np
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import settle_allocator
 from yogadl._core.process import ProcessLock, end_daemon_at_exit
-from yogadl._core.protocols import Document, Indices, Int64s, Item_co, Numbers, RandomAccess
+from yogadl._core.protocols import Document, Indices, Int64s, Item_co, RandomAccess
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.cut import Point, Span
 from yogadl._stream.prefetch import ForkedError
@@ -100,7 +100,7 @@ _SHOW_EVERY_S: Final = 0.1
 class _Places(NamedTuple):
     epoch: int
     positions: Int64s
-    indices: Numbers
+    indices: Int64s
 
 
 class Delivered(_Places):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 import numpy as np
 
 from yogadl._core.arguments import above_zero, bool_argument, explains_names, int_argument
-from yogadl._core.protocols import DataRef, Item_co, Made, Numbers, RandomAccess, Stream
+from yogadl._core.protocols import DataRef, Int64s, Item_co, Made, RandomAccess, Stream
 from yogadl._core.spec import Spec
 from yogadl._stream.cursor import Skipped, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard
@@ -506,7 +506,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         settings = worker_init, timeout_s, start_method, worker_threads
         return RecordStream(self._run, self._recipe.prefetch(n, workers, threads, settings))
 
-    def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Numbers:
+    def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Int64s:
         """Return the indices of the records that this shard reads in an epoch, in order, without reading any.
 
         Args:
