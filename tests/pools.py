@@ -120,11 +120,6 @@ def check_fork(make, path):
     assert in_fork(lambda: numbers(loader)) == numbers(loader) == [*range(COUNT)] * 2
 
 
-def family():
-    """Return all processes below this one."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
-
-
 def are_gone(pids):
     def is_gone(pid):
         try:

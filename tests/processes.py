@@ -189,3 +189,10 @@ def mounting() -> tuple[str, ...] | None:
         if probe.returncode == 0:
             return prefix
     return None
+
+
+def children() -> set[int]:
+    """Return the ids of all processes below this one: those that start workers, and the workers."""
+    import psutil  # the environment `bare` has none
+
+    return {child.pid for child in psutil.Process().children(recursive=True)}

@@ -5,11 +5,10 @@ import threading
 from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 from filter_functions import OwnError, PicklesNot, is_small
 from inside import _filter, set_constants
-from processes import fork, wait
+from processes import children, fork, wait
 from trees import assert_equal
 
 import yogadl
@@ -375,12 +374,12 @@ def test_what_makes_no_sense_is_refused_by_map_too(ref, fn, options, says):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_workers_select_the_same_and_are_gone_afterwards(ref, workers):
-    before = psutil.Process().children(recursive=True)
+    before = children()
     assert is_same(ref.filter(is_small, workers=workers), ref.select(arrays()["label"] < 3))
     with pytest.raises(StageError, match="for record 0 it returned None") as caught:
         ref.filter(lambda record: None, workers=workers)
     assert caught.value.__cause__ is None
-    assert psutil.Process().children(recursive=True) == before
+    assert children() == before
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from deadly_functions import (
     slow_batch,
     trap,
 )
-from pools import family
-from processes import in_child, wait_until
+from processes import children, in_child, wait_until
 from soak import few_or_many
 from worker_functions import note_pid, with_pid
 
@@ -222,22 +221,22 @@ def test_signals_that_interrupt_next_lose_nothing_that_was_read(root):
 
 @pytest.mark.parametrize("ends", ["close and drop", "drop the loader first", "read to the end"])
 def test_nothing_is_left_when_all_is_dropped(root, ends):
-    before = set(family())
+    before = children()
     loader = stream_of(root).batch(SIZE).map(with_pid).prefetch(2, workers=2)
     batches = iter(loader)
     next(batches)
-    wait_until(lambda: len(set(family()) - before) == 3, "the second worker")
-    pids = set(family()) - before
+    wait_until(lambda: len(children() - before) == 3, "the second worker")
+    pids = children() - before
     if ends == "close and drop":
         batches.close()
-        assert set(family()) - before == pids  # for the next iterator
+        assert children() - before == pids  # for the next iterator
     elif ends == "drop the loader first":
         del loader
         next(batches)
     else:
         assert len(ids(batches)) == COUNT - SIZE
     loader = batches = None
-    assert not set(family()) & pids
+    assert not children() & pids
 
 
 SCRIPT = """

@@ -24,9 +24,8 @@ from pools import (
     are_gone,
     check_fork,
     check_scenario,
-    family,
 )
-from processes import Process, fork, wait_until
+from processes import Process, children, fork, wait_until
 
 import yogadl
 from yogadl.errors import DatasetNotFoundError, StageError, WorkerDiedError
@@ -147,7 +146,7 @@ def forked(monkeypatch, request):
 @pytest.mark.usefixtures("forked")
 def test_workers_of_a_call(storage, tmp_path, way, name, position):
     do, of_filter, of_build, words = ENDINGS[name]
-    path, before = tmp_path / "trap", set(family())
+    path, before = tmp_path / "trap", children()
     path.write_text(str(position))
     function = functools.partial(deadly.trap, path, do)
     error = of_filter if way == "filter" else of_build
@@ -162,7 +161,7 @@ def test_workers_of_a_call(storage, tmp_path, way, name, position):
     child = path.with_suffix(".child")
     if child.exists():
         os.kill(int(child.read_text()), signal.SIGKILL)
-    assert set(family()) <= before
+    assert children() <= before
     assert storage.unfinished() == []
 
 

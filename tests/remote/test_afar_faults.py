@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from inside import Ranges, ReplacedError, RetryPolicy, set_constants
+from places import parts_of, swap
 from processes import in_fork, wait_until
 from store_proxy import cuts, proxy_before, refuses, resets, stalls
 from turns import rest_of
@@ -165,17 +166,6 @@ def test_a_store_that_comes_back_is_waited_for(broken):
     assert found == ref.stream(shuffle=True).indices(0).tolist()
 
 
-def parts_of(place):
-    return [found.name for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
-
-
-def swap(place):
-    """Put other bytes of the same size in the place of each part."""
-    bucket = place.open()
-    for name in parts_of(place):
-        bucket.put(name, bytes(bucket.head(name).size_bytes))
-
-
 def test_a_part_that_is_replaced_meanwhile_is_one_error(s3_place):
     """The server of Google's that we have ignores which generation is asked for."""
     ref = opened(s3_place)
@@ -189,8 +179,8 @@ def test_a_version_that_is_deleted_and_pruned_is_one_error(either_place):
     ref = opened(either_place)
     iterator = iter(ref.stream(shuffle=True).batch(16))
     next(iterator)
-    for name in parts_of(either_place):
-        either_place.open().delete(name)
+    for part in parts_of(either_place):
+        either_place.open().delete(part.name)
     with pytest.raises(CacheFormatError, match="the version was removed and pruned"):
         drained(ref)
 
@@ -198,7 +188,7 @@ def test_a_version_that_is_deleted_and_pruned_is_one_error(either_place):
 def test_a_part_that_is_cut_short_is_one_error(either_place):
     opened(either_place)
     bucket = either_place.open()
-    for name in parts_of(either_place):
+    for name in [part.name for part in parts_of(either_place)]:
         with bucket.get(name) as body:
             assert body is not None
             content = b"".join(bytes(chunk) for chunk in body.chunks)
@@ -218,7 +208,7 @@ def test_an_object_with_other_bytes_is_one_error_where_they_are_compared(any_pla
     drained(opened(any_place, verify="block"), **way)
     bucket = any_place.open()
     damaged = COLUMNS["x"][100]
-    for name in parts_of(any_place):
+    for name in [part.name for part in parts_of(any_place)]:
         with bucket.get(name) as body:
             assert body is not None
             content = bytearray(b"".join(bytes(chunk) for chunk in body.chunks))

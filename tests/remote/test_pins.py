@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from inside import NotCarriedOverError, ReplacedError, RetryPolicy, copy, obstore_ranges, read, set_constants
-from places import Place
+from places import Place, parts_of, swap
 from processes import in_fork
 from store_proxy import refuses
 from warm import warm
@@ -68,17 +68,6 @@ def assert_swapped(read, *arguments, **more):
     """Check that something that reads says that a part is another object."""
     with pytest.raises(ReplacedError, match="is not the object that was published"):
         read(*arguments, **more)
-
-
-def parts_of(place):
-    return [found for found in place.open().list("set/parts/") if found.name.endswith(".mdb")]
-
-
-def swap(place):
-    """Put other bytes of the same size in the place of each part."""
-    bucket = place.open()
-    for found in parts_of(place):
-        bucket.put(found.name, bytes(found.size_bytes))
 
 
 def tag_of(bucket, name):

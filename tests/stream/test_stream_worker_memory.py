@@ -9,10 +9,9 @@ import resource
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from inside import set_constants
-from processes import in_child
+from processes import children, in_child
 from worker_functions import half_x
 
 import yogadl
@@ -58,7 +57,7 @@ def shared_bytes(pids):
 
 
 def family():
-    return [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
+    return [os.getpid(), *children()]
 
 
 def descriptors():

@@ -116,11 +116,8 @@ class MDS(Format):
         for name, leaf in zip(names, leaves, strict=True):
             found = by_name[name].leaf if name in by_name else None
             assert isinstance(leaf, Leaf)
-            if found is None or found.dtype != leaf.dtype or found.is_fixed != leaf.is_fixed:
-                reader.refuse(
-                    shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
-                )
-            if leaf.is_fixed and found != leaf:
+            is_alike = found is not None and (found.dtype, found.is_fixed) == (leaf.dtype, leaf.is_fixed)
+            if not is_alike or (leaf.is_fixed and found != leaf):
                 reader.refuse(
                     shard.config_position, f"column {name!r:.200} is {found}, in the first file {leaf}"
                 )

@@ -13,11 +13,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from failing import check_error, failing
+from processes import children
 from torch_ids import gold, ids
 from trees import JSON_VALUES, same_json, shared_parts
 
@@ -340,11 +340,6 @@ def test_iterators_run_side_by_side(ref, is_persistent):
         first += ids([one])
         second += ids([other])
     assert (first, second) == (gold(stream_of(ref), 0), gold(stream_of(ref), 1))
-
-
-def children():
-    """Return the ids of the processes below this one: those that start workers, and the workers."""
-    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 def test_workers_end_with_their_iterator(ref):
