@@ -53,7 +53,7 @@ yogadl._format.table MOST_EMPTY_RECORDS PartTable
 yogadl._format.rows Window
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
-yogadl._core.protocols RandomAccess
+yogadl._core.protocols Announced RandomAccess
 yogadl._views.joined JoinedRecords
 yogadl._views.views MadeRecords Needs SameNumbers SameValues
 yogadl._core.frozen MAX_DEPTH MAX_VALUES parse_json
@@ -148,7 +148,8 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.planning FOREIGN_GAP_BYTES GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES merged
+yogadl.storage._remote.planning FOREIGN_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
+yogadl.storage._remote.planning AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.opener MirrorOpener remote_backend
@@ -236,8 +237,8 @@ yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS
 yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.planning GAP_BYTES TOGETHER_BYTES
-yogadl.storage._remote.ranges MOST_HELD_BYTES _THREADS
+yogadl.storage._remote.planning GAP_BYTES MOST_HELD_BYTES TOGETHER_BYTES
+yogadl.storage._remote.ranges _THREADS
 yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.building _SHARES _SHARE_BYTES

@@ -7,7 +7,7 @@ import pytest
 from cache_files import parts_and_indexes, read_table
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import Parts, SameNumbers, SameValues, VaryingField, set_constants
+from inside import Announced, Parts, SameNumbers, SameValues, VaryingField, set_constants
 
 import yogadl
 from yogadl import Leaf
@@ -356,7 +356,7 @@ def test_hints_name_the_documents_that_chunks_begin_and_end_in(tmp_path):
 
         def will_need(self, indices, fields=None, on_planned=None):
             told.extend(indices.tolist())
-            return 0
+            return Announced()
 
     records = chunks._records
     records.parent = Parent(records.parent)

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from inside import BatchMemory, JoinedRecords, RandomAccess, set_constants, spec_of
+from inside import Announced, BatchMemory, JoinedRecords, RandomAccess, set_constants, spec_of
 from processes import fork, wait
 from sizes import scaled
 
@@ -87,7 +87,7 @@ def test_a_batch_reads_each_parent_once():
 
         def will_need(self, indices, fields=None, on_planned=None):
             self.told.append(indices.tolist())
-            return 0
+            return Announced()
 
     sources = [Source() for _ in range(3)]
     both = yogadl.concat(RecordsRef(source) for source in sources)

@@ -455,7 +455,7 @@ storage/with_zstandard/test_codec_sizes.py: _format.codec.AUTO_BYTES .MAX_DICTIO
     _format.codec._DICTIONARY_BYTES ._TRAINED_BYTES _format.writer.SAMPLE_BYTES .SAMPLE_RECORDS
 storage/test_storage_export.py: storage._catalogue.export._CHUNK_BYTES
 storage/test_storage_ranges.py: _format.rows.KEPT_BYTES .KEPT_ROW_BYTES storage._remote.planning.GAP_BYTES
-    storage._remote.planning.MOST_RANGE_BYTES .PAGE_BYTES storage._remote.ranges.MOST_HELD_BYTES
+    storage._remote.planning.MOST_RANGE_BYTES .PAGE_BYTES .MOST_HELD_BYTES
 storage/test_storage_shares.py: storage._builds.executors._PART_BYTES ._WAITING_BYTES
     storage._builds.building._SHARE_BYTES
 test_split.py: _views.shares._CHUNK_BYTES ._CHUNK_RECORDS

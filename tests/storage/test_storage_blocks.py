@@ -15,7 +15,7 @@ from concurrent import futures
 
 import numpy as np
 import pytest
-from inside import MirrorLocation, _held, evict_for, is_free, set_constants
+from inside import HELD_GAP_BYTES, MirrorLocation, _held, evict_for, is_free, set_constants
 from processes import in_fork, wait_until
 from trees import assert_same_batches
 
@@ -279,15 +279,13 @@ def test_iterators_side_by_side_hold_blocks_each(url, first):
     assert ref.locality().ranges < COUNT // 4
 
 
-@pytest.mark.parametrize(
-    ("between", "is_one"), [(_held.HELD_GAP_BYTES, True), (_held.HELD_GAP_BYTES + 1, False)]
-)
+@pytest.mark.parametrize(("between", "is_one"), [(HELD_GAP_BYTES, True), (HELD_GAP_BYTES + 1, False)])
 def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
     ranges = fetched(url)._records.open()[1].parts.away._ranges
-    held = _held.BlockStore(_held.WindowReader(ranges), None).window("w")
+    held = _held.BlockStore(ranges, None).window("w")
     parts, lengths = np.zeros(2, np.int64), np.full(2, 100)
     held.add(parts, np.array([0, 100 + between]), lengths)
-    found = held._reader.read(parts, np.array([0, 100 + between]), lengths, is_announced=True)
+    found = ranges.read(parts, np.array([0, 100 + between]), lengths, keeps_pages=False)
     assert [len(content) for content in found] == [100, 100]
     assert ranges.requests == (1 if is_one else 2)
 

@@ -13,6 +13,7 @@ from inside import (
     GAP_BYTES,
     MOST_RANGE_BYTES,
     PAGE_BYTES,
+    AnnouncedRanges,
     FetchedRange,
     Object,
     Ranges,
@@ -69,6 +70,13 @@ def arrays(spans):
     return parts, starts, lengths
 
 
+def announce(ranges, spans, *, keeps_pages=False):
+    """Announce spans; return the handle that keeps their bytes."""
+    held = AnnouncedRanges(ranges)
+    ranges.announce(*arrays(spans), held, keeps_pages=keeps_pages)
+    return held
+
+
 def check(ranges, store, spans, *, keeps_pages=False):
     """Read spans of (part, start, length), and compare each with the part's own bytes."""
     found = ranges.read(*arrays(spans), keeps_pages=keeps_pages)
@@ -96,60 +104,86 @@ def test_any_ranges_are_right_whatever_was_expected(expects, keeps_pages):
         told = (
             anywhere(store, 40, 9) if expects == "others" else [s for s in expected[expects] if s in chosen]
         )
-        if told:
-            ranges.announce(*arrays(told), keeps_pages=keeps_pages)
+        held = announce(ranges, told, keeps_pages=keeps_pages) if told else None
         check(ranges, store, chosen, keeps_pages=keeps_pages)
+        del held
     check(ranges, store, spans, keeps_pages=not keeps_pages)
     assert ranges.requests == len(store.asked)
     assert ranges.received_bytes == sum(stop - start for _, start, stop in store.asked)
 
 
-def test_what_was_expected_is_asked_for_once_and_given_once():
+def test_what_was_announced_is_asked_for_once_as_long_as_its_handle_lives():
     store = Store()
     ranges, spans = store.ranges(), [(0, 10, 100), (0, 5000, 70), (2, 10, 1), (0, 10, 100)]
-    ranges.announce(*arrays(spans), keeps_pages=False)
+    first, second = announce(ranges, spans), announce(ranges, spans[:1])
     check(ranges, store, spans)
-    assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
-    check(ranges, store, spans[:1])  # it was not kept
-    assert len(store.asked) == 4
+    check(ranges, store, spans)
+    asked = [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
+    assert sorted(store.asked) == asked
+    del first
+    wait_until(lambda: len(ranges._rows) == 1, "what nobody keeps is gone")
+    check(ranges, store, spans[:1])
+    assert sorted(store.asked) == asked
+    check(ranges, store, spans)
+    assert len(store.asked) == 5
+    del second
+    wait_until(lambda: not ranges._rows, "nothing is kept")
+    check(ranges, store, spans)
+    assert len(store.asked) == 8
 
 
-def test_what_is_only_looked_at_is_there_for_the_read_that_was_announced():
+def test_what_is_read_to_announce_what_it_points_to_is_kept_by_the_handle():
     store = Store()
     ranges, spans = store.ranges(), [(0, 10, 100), (0, 5000, 70), (1, 0, 0), (2, 10, 1)]
-    ranges.announce(*arrays(spans[:1]), keeps_pages=False)
+    held = announce(ranges, spans[:1])
     for _ in range(2):
-        found = ranges.read(*arrays(spans), keeps_pages=False, is_announced=False)
+        found = ranges.read(*arrays(spans), keeps_pages=False, held=held)
         assert [bytes(one) for one in found] == [store.parts[p][at : at + n] for p, at, n in spans]
     check(ranges, store, spans)
     assert sorted(store.asked) == [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
-    assert len(ranges._rows) == ranges._rows.size_bytes == 0
-    check(ranges, store, spans)
-    assert len(store.asked) == 6
+    assert held.size_bytes == 171
 
 
-def test_what_is_looked_at_is_forgotten_as_all_that_nobody_reads(monkeypatch):
+@pytest.mark.parametrize("over", [0, 1])
+def test_handles_keep_no_more_than_so_much_the_oldest_is_dropped_first(monkeypatch, over):
     set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
-    spans = arrays([(0, 10_000 * number, 1000) for number in range(9)])
-    found = ranges.read(*spans, keeps_pages=False, is_announced=False)
-    assert [bytes(one) for one in found] == [
-        store.parts[0][at : at + 1000] for at in range(0, 90_000, 10_000)
-    ]
-    assert ranges._rows.size_bytes == 3000
-    check(ranges, store, [(0, 80_000, 1000)])
-    assert len(store.asked) < 9 + 7
+    spans = [(0, 10_000 * number, 1000) for number in range(4)]
+    first, second = announce(ranges, spans[:2]), announce(ranges, [(0, 20_000, 1000 + over)])
+    check(ranges, store, [spans[1]])
+    wait_until(lambda: len(store.asked) == 3, "the request of the third range")
+    check(ranges, store, [spans[0]])
+    assert len(store.asked) == 3 + over
+    assert first.size_bytes + second.size_bytes == 3000 - 999 * over
+
+
+def test_a_handle_that_has_all_the_room_keeps_its_last_ranges(monkeypatch):
+    set_constants(monkeypatch, MOST_HELD_BYTES=3000)
+    store = Store()
+    ranges = store.ranges()
+    spans = [(0, 10_000 * number, 1000) for number in range(9)]
+    held = AnnouncedRanges(ranges)
+    found = ranges.read(*arrays(spans), keeps_pages=False, held=held)
+    assert [bytes(one) for one in found] == [store.parts[0][at : at + 1000] for _, at, _ in spans]
+    assert held.size_bytes == 3000
+    asked = len(store.asked)
+    check(ranges, store, spans[-3:])
+    assert len(store.asked) == asked
 
 
 def test_a_look_that_fails_is_the_read_s_error_and_the_next_try_asks_again():
     store = Store()
     ranges = store.ranges()
+    held = AnnouncedRanges(ranges)
     store.fails = lambda part, start, stop: StorageError(5, "the store is ill")
     with pytest.raises(StorageError, match="the store is ill"):
-        ranges.read(*arrays([(0, 0, 9)]), keeps_pages=False, is_announced=False)
+        ranges.read(*arrays([(0, 0, 9)]), keeps_pages=False, held=held)
     store.fails = lambda part, start, stop: None
+    for _ in range(2):
+        ranges.read(*arrays([(0, 0, 9)]), keeps_pages=False, held=held)
     check(ranges, store, [(0, 0, 9)])
+    assert len(store.asked) == 2
 
 
 def test_what_is_kept_is_asked_for_by_page_and_once():
@@ -190,27 +224,13 @@ def test_no_more_than_so_much_is_asked_for_together_but_one_value_is_never_cut(o
     check(store.ranges(), store, [(0, 1, half), (0, 1 + half, half + over), (0, 0, 3 * half)])
 
 
-@pytest.mark.parametrize("over", [0, 1])
-def test_what_nobody_asks_for_is_forgotten_the_oldest_first(monkeypatch, over):
-    set_constants(monkeypatch, MOST_HELD_BYTES=3000)
-    store = Store()
-    ranges = store.ranges()
-    spans = [(0, 10_000 * number, 1000) for number in range(4)]
-    ranges.announce(*arrays(spans[:2]), keeps_pages=False)
-    ranges.announce(*arrays([(0, 20_000, 1000 + over)]), keeps_pages=False)
-    check(ranges, store, [spans[1]])
-    wait_until(lambda: len(store.asked) == 3, "the request of the third range")
-    check(ranges, store, [spans[0]])
-    assert len(store.asked) == 3 + over
-
-
 def test_a_value_that_is_larger_than_all_that_may_be_held_is_read_once(monkeypatch):
     set_constants(monkeypatch, MOST_HELD_BYTES=3000)
     store = Store()
     ranges = store.ranges()
-    ranges.announce(*arrays([(0, 0, 5000)]), keeps_pages=False)
+    held = announce(ranges, [(0, 0, 5000)])
     check(ranges, store, [(0, 0, 5000)])
-    assert len(store.asked) == 1
+    assert len(store.asked) == len(held.extents) == 1
 
 
 @pytest.mark.parametrize("keeps_pages", [False, True])
@@ -219,14 +239,14 @@ def test_an_error_is_raised_where_it_is_read_and_the_next_try_asks_again(expects
     store = Store()
     ranges = store.ranges()
     store.fails = lambda part, start, stop: StorageError(5, "the store is ill") if part == 2 else None
-    if expects:
-        ranges.announce(*arrays([(0, 0, 9), (2, 0, 9)]), keeps_pages=keeps_pages)
+    held = announce(ranges, [(0, 0, 9), (2, 0, 9)], keeps_pages=keeps_pages) if expects else None
     for _ in range(2):
         with pytest.raises(StorageError, match="the store is ill"):
             check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps_pages=keeps_pages)
     check(ranges, store, [(0, 0, 9)], keeps_pages=keeps_pages)
     store.fails = lambda part, start, stop: None
     check(ranges, store, [(0, 0, 9), (2, 0, 9)], keeps_pages=keeps_pages)
+    del held
 
 
 @pytest.mark.parametrize("keeps_pages", [False, True])
@@ -271,9 +291,10 @@ def test_first_answers_that_come_side_by_side_must_be_of_one_object():
 def test_a_part_that_was_found_damaged_is_not_read_any_more():
     store = Store()
     ranges = store.ranges()
-    ranges.announce(*arrays([(0, 0, 9)]), keeps_pages=False)
+    held = announce(ranges, [(0, 0, 9)])
     ranges.mark_damaged(0, CacheFormatError("it is damaged"))
     check(ranges, store, [(2, 0, 9)])
+    assert len(held.extents) == 1
     for keeps_pages in (False, True):
         with pytest.raises(CacheFormatError, match="it is damaged"):
             check(ranges, store, [(2, 0, 9), (0, 0, 9)], keeps_pages=keeps_pages)
@@ -284,7 +305,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     store = Store()
     ranges = store.ranges()
     store.gate.clear()
-    ranges.announce(*arrays([(0, 10_000 * number, 9) for number in range(5)]), keeps_pages=False)
+    held = announce(ranges, [(0, 10_000 * number, 9) for number in range(5)])
     wait_until(lambda: store.asked, "the first request")
     reader = threading.Thread(target=check, args=(ranges, store, [(2, 0, 9), (2, 9999, 9)]))
     reader.start()
@@ -294,6 +315,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     wait_until(lambda: len(store.asked) == 7, "all requests")
     assert [part for part, _, _ in store.asked] == [0, 2, 2, 0, 0, 0, 0]
     assert [start for _, start, _ in store.asked[1:3]] == [0, 9999]
+    assert len(held.extents) == 5
 
 
 def test_many_threads_read_what_others_expected():
@@ -303,8 +325,9 @@ def test_many_threads_read_what_others_expected():
     def read(seed):
         for turn in range(20):
             spans = anywhere(store, 30, 100 * seed + turn)
-            ranges.announce(*arrays(spans), keeps_pages=bool(seed % 2))
+            held = announce(ranges, spans, keeps_pages=bool(seed % 2))
             check(ranges, store, spans[::-1], keeps_pages=bool(seed % 3))
+            del held
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(read, range(8)))
@@ -314,7 +337,7 @@ def test_a_fork_begins_anew_and_both_sides_go_on():
     store = Store()
     ranges = store.ranges()
     store.gate.clear()
-    ranges.announce(*arrays([(0, 0, 9)]), keeps_pages=False)
+    held = announce(ranges, [(0, 0, 9)])
     wait_until(lambda: store.asked, "a request under way")
 
     def forked():
@@ -326,6 +349,7 @@ def test_a_fork_begins_anew_and_both_sides_go_on():
     assert in_fork(forked)
     store.gate.set()
     check(ranges, store, [(0, 0, 9), *anywhere(store, 50)])
+    del held
 
 
 def test_threads_end_with_who_reads():
@@ -343,16 +367,16 @@ def test_threads_end_with_who_reads():
 
 _AT_EXIT = """
 import threading, time, numpy as np
-from test_storage_ranges import Store, arrays
+from test_storage_ranges import Store, announce, arrays
 store = Store()
 store.gate.clear()
 ranges = store.ranges()
-spans = arrays([(0, 10_000 * number, 9) for number in range(15)])
-ranges.announce(*spans, keeps_pages=False)
+spans = [(0, 10_000 * number, 9) for number in range(15)]
+held = announce(ranges, spans)
 
 def read():
     try:
-        ranges.read(*spans, keeps_pages=False)
+        ranges.read(*arrays(spans), keeps_pages=False)
     except BaseException as error:
         print(type(error).__name__, flush=True)
 

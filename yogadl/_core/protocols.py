@@ -184,9 +184,21 @@ class Stretches(NamedTuple):
     item_bytes: int
 
 
+class Announced(NamedTuple):
+    """The handle of what was announced: the bytes that arrive are kept for as long as it lives.
+
+    Args:
+        spared: The number of following records that need no announcement, as these were in memory.
+        held: What keeps the bytes.
+    """
+
+    spared: int = 0
+    held: tuple[object, ...] = ()
+
+
 # Called instead of a cache's announcement, with the cache, the announced indices, the fields' numbers, and
 # the stretches if only these are announced.
-OnPlanned = Callable[[Any, Indices, Sequence[int] | None, Stretches | None], None]
+OnPlanned = Callable[[Any, Indices, Sequence[int] | None, Stretches | None], Announced]
 
 
 @frozen
@@ -275,18 +287,15 @@ class RandomAccess:
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
-        """Announce that these records will be read soon.
+    ) -> Announced:
+        """Announce that these records will be read soon; whoever reads them holds the handle until then.
 
         Args:
             indices: The indices of the records.
             fields: The numbers of the fields; all if not given.
             on_planned: Called instead of each cache's announcement, if nothing will be read, as for a plan.
-
-        Returns:
-            The number of following records that need no announcement, as the announced ones were in memory.
         """
-        return 0
+        return Announced()
 
     def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
         """Announce that a stream of this process will read so many records an epoch; see `will_read`."""
@@ -389,8 +398,10 @@ class Stored(RandomAccess):
         """Return the elements `starts` to `stops` of the first axis of values, back to back."""
         raise NotImplementedError
 
-    def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
-        """Announce that these stretches will be read soon; return whether some are not on this machine."""
+    def will_need_stretches(
+        self, indices: Indices, number: int, starts: Indices, stops: Indices
+    ) -> Announced | None:
+        """Announce that these stretches will be read soon; return None if all are on this machine."""
         raise NotImplementedError
 
     def item_bytes(self, number: int) -> int:

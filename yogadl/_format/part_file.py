@@ -58,7 +58,7 @@ class AwayParts(Protocol):
         lengths: Int64s,
         *,
         keeps_pages: bool,
-        is_announced: bool = True,
+        held: "HeldRows | None" = None,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts that are away.
 
@@ -67,12 +67,16 @@ class AwayParts(Protocol):
             positions: The start of each range in its part.
             lengths: The bytes of each range.
             keeps_pages: Whether the bytes around a range are likely to be read, too.
-            is_announced: Whether this is the read that was announced; after any other read, the bytes must
-                be kept, since the announced read is still to come.
+            held: Keeps the bytes, if they will be read again.
         """
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        """Begin to read ranges that will soon be read."""
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: "HeldRows", *, keeps_pages: bool
+    ) -> None:
+        """Begin to read ranges that will soon be read; `held` keeps the bytes that are not kept as pages."""
+
+    def new_held(self) -> "HeldRows":
+        """Return what keeps the bytes of one announcement, as long as it lives."""
 
     def will_read(self, records: int, *, held_bytes: int | None, is_scattered: bool) -> None:
         """Announce that a stream of this process is going to read so many records an epoch; see `choice`.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.leaf import Leaf
-from yogadl._core.protocols import Int64s, Memory
+from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import BlockPositions, Entries, FixedField, Span, StackedField, VaryingField
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
@@ -222,24 +222,21 @@ class Reader:
         field = self.fields[number]
         return field.blocks() if isinstance(field, FixedField) else None
 
-    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> int:
-        """Announce that these records will be read soon; costs next to nothing if they are in memory.
-
-        Return how many of the following records need no announcement.
-        """
+    def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> Announced:
+        """Announce that these records will be read soon; costs next to nothing if they are in memory."""
         if not len(indices):
-            return 0
+            return Announced()
         if self.parts.away is not None and self.parts.away.are_away.any():
             away = self.parts.are_records_away(self.parts.locate(indices)[0])
             if away is not None:
-                with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
-                    self._announce(self.parts.rows(indices[away], is_announced=False), fields)
-                return 0  # each record needs an announcement
+                held = self.parts.away.new_held()
+                self.hold(indices, fields, held, entries=False)
+                return Announced(0, (held,))  # each record needs an announcement
         if not self.parts.are_all_mappable:
-            return 0
+            return Announced()
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
-            return self._hints.announce(self.parts.rows(indices))
-        return 0
+            return Announced(self._hints.announce(self.parts.rows(indices)))
+        return Announced()
 
     def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
         """Begin to read the records that are not on this machine, and have `held` keep their bytes.
@@ -250,25 +247,24 @@ class Reader:
         away = self.parts.are_records_away(self.parts.locate(indices)[0])
         if away is None:
             return
-        rows = self.parts.rows(indices[away])
-        rows.held = held
+        rows = self.parts.rows(indices[away], held)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
-            self._announce(rows, fields, entries=entries)
+            for field in self.fields if fields is None else [self.fields[number] for number in fields]:
+                field.announce(rows, entries=entries)
+            rows.announce_waiting()
 
-    def will_need_stretches(self, indices: Int64s, number: int, starts: Int64s, stops: Int64s) -> bool:
-        """Announce a call of `stretches`; return whether some of the stretches are not on this machine."""
+    def will_need_stretches(
+        self, indices: Int64s, number: int, starts: Int64s, stops: Int64s
+    ) -> Announced | None:
+        """Announce a call of `stretches`; return None if all the stretches are on this machine."""
         if self.parts.away is None or not len(indices):
-            return False
+            return None
         away = self.parts.are_records_away(self.parts.locate(indices)[0])
         if away is None:
-            return False
-        rows = self.parts.rows(indices[away], is_announced=False)
+            return None
+        held = self.parts.away.new_held()
+        rows = self.parts.rows(indices[away], held)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
             self._varying_field(number).announce_stretches(rows, starts[away], stops[away])
             rows.announce_waiting()
-        return True
-
-    def _announce(self, rows: StoredRows, fields: Sequence[int] | None, *, entries: bool = False) -> None:
-        for field in self.fields if fields is None else [self.fields[number] for number in fields]:
-            field.announce(rows, entries=entries)
-        rows.announce_waiting()
+        return Announced(0, (held,))

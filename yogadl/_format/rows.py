@@ -289,9 +289,9 @@ class Parts:
         self._touched_pages = 0
         self.decoders = Decoders(table.dictionaries, files.dictionary)
 
-    def rows(self, indices: Int64s, *, is_announced: bool = True) -> "StoredRows":
+    def rows(self, indices: Int64s, held: HeldRows | None = None) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""
-        return StoredRows(self, self.window, indices, is_announced)
+        return StoredRows(self, self.window, indices, held)
 
     def locate(self, indices: Int64s) -> tuple[Int64s, Int64s]:
         """Return the part of each record, and its row in the part."""
@@ -316,19 +316,17 @@ class Parts:
         lengths: Int64s,
         *,
         keeps_pages: bool = False,
-        is_announced: bool = True,
+        held: HeldRows | None = None,
     ) -> Sequence[bytes | memoryview]:
         """Read from the parts' files without mapping them; each file is opened once."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
-                return self.away.read(
-                    parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
-                )
+                return self.away.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
             merged: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
                 where = parts[chosen], positions[chosen], lengths[chosen]
-                content = self.read(*where, keeps_pages=keeps_pages, is_announced=is_announced)
+                content = self.read(*where, keeps_pages=keeps_pages, held=held)
                 for number, value in zip(chosen.tolist(), content, strict=True):
                     merged[number] = value
             return merged
@@ -427,12 +425,12 @@ class Parts:
         return OpenFile(open_foreign(path, file), path, file if file.is_local else None)
 
     def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
         """Begin to read the ranges of parts that are not on this machine."""
         away = self.are_away(parts)
         if away is not None and self.away is not None:
-            self.away.announce(parts[away], positions[away], lengths[away], keeps_pages=keeps_pages)
+            self.away.announce(parts[away], positions[away], lengths[away], held, keeps_pages=keeps_pages)
 
     def name(self, part: int) -> str:
         """Return a name of a part or of a foreign file for messages."""
@@ -497,9 +495,8 @@ class StoredRows:
         parts: The parts of the cache.
         window: The mapped parts; the reference keeps the window alive until the batch is gathered.
         indices: The indices of the records.
-        is_announced: Whether the rows are read for a batch; otherwise only to announce the values to which
-            their entries point.
-        held: Keeps the announced bytes.
+        held: Keeps the announced bytes, if these rows are announced: also their entries, which point to the
+            values that are announced.
         waiting: The ranges of foreign files that are going to be announced together.
     """
 
@@ -508,7 +505,6 @@ class StoredRows:
         parts: Parts,
         window: Window,
         indices: Int64s,
-        is_announced: bool = True,
         held: HeldRows | None = None,
         waiting: list[tuple[Int64s, Int64s, Int64s]] | None = None,
     ) -> None:
@@ -516,8 +512,7 @@ class StoredRows:
         self.window = window
         self.indices = indices
         self._waiting: list[tuple[Int64s, Int64s, Int64s]] = [] if waiting is None else waiting
-        self._is_announced = is_announced
-        self.held = held
+        self._held = held
         self._located: tuple[Int64s, Int64s] | None = None
 
     def located(self) -> tuple[Int64s, Int64s]:
@@ -536,8 +531,7 @@ class StoredRows:
 
     def subset(self, chosen: NDArray[np.intp]) -> "StoredRows":
         """Return some of these rows."""
-        options = self._is_announced, self.held, self._waiting
-        return StoredRows(self.parts, self.window, self.indices[chosen], *options)
+        return StoredRows(self.parts, self.window, self.indices[chosen], self._held, self._waiting)
 
     def gather(self, positions: Int64s, row_bytes: int, *, keeps_pages: bool = False) -> NDArray[Any]:
         """Return the rows at these positions of their parts' files, back to back in a new array."""
@@ -555,7 +549,7 @@ class StoredRows:
         away = np.flatnonzero(~is_mapped)
         lengths, keeps_pages = np.full(len(away), row_bytes), keeps_pages and row_bytes <= KEPT_ROW_BYTES
         where = parts[away], positions[away], lengths
-        content = self.parts.read(*where, keeps_pages=keeps_pages, is_announced=self._is_announced)
+        content = self.parts.read(*where, keeps_pages=keeps_pages, held=self._held)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
@@ -577,11 +571,8 @@ class StoredRows:
             self._announce(parts, positions, lengths, keeps_pages=False)
 
     def _announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        away = None if self.held is None or keeps_pages else self.parts.are_away(parts)
-        if self.held is None or away is None:
-            self.parts.announce(parts, positions, lengths, keeps_pages=keeps_pages)
-        else:
-            self.held.add(parts[away], positions[away], lengths[away])
+        assert self._held is not None
+        self.parts.announce(parts, positions, lengths, self._held, keeps_pages=keeps_pages)
 
     def block(self, part: int, position: int, length: int) -> bytes | memoryview:
         """Return bytes of a part's or a foreign file; without a copy if it is mapped."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Indices, OnPlanned, RandomAccess, Stored, views_of
+from yogadl._core.protocols import Announced, Indices, OnPlanned, RandomAccess, Stored, views_of
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Rows, Shard
 
@@ -73,6 +73,7 @@ class _BlockWindow:
         touched: The call in which the window was used last, by number.
         numbers: The blocks that are held.
         held: The object that holds them, by cache.
+        announced: The handles of what was announced of caches without a store.
         begun: The requests being sent: the first block of each, and an event that is set once it was sent.
     """
 
@@ -84,6 +85,7 @@ class _BlockWindow:
         self.requested = self.touched = 0
         self.numbers = np.empty(0, np.int64)
         self.held: dict[Any, Any] = {}
+        self.announced: list[Announced] = []
         self.begun: list[tuple[int, threading.Event]] = []
 
     def coming_bytes(self) -> int:
@@ -253,10 +255,11 @@ class BlockAhead:
         """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
         near = far = 0
 
-        def count(_: Any, indices: Indices, *__: Any) -> None:
+        def count(_: Any, indices: Indices, *__: Any) -> Announced:
             nonlocal near, far
             steps = np.abs(np.diff(indices))
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
+            return Announced()
 
         self._source.will_need(np.arange(min(self._block_records, len(self._source))), on_planned=count)
         return near >= far
@@ -321,13 +324,16 @@ class BlockAhead:
     def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
         """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
 
-        def hold(entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any) -> None:
+        def hold(
+            entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any
+        ) -> Announced:
             store = (self._stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))
                 cache.hold(indices, fields, held, entries=entries)
             elif not entries:
-                cache.will_need(indices, fields)
+                window.announced.append(cache.will_need(indices, fields))
+            return Announced()
 
         each = self._block_records
         records = [

@@ -347,14 +347,22 @@ class Rows:
         pieces: The epoch and the positions of the records, epoch by epoch, in the same order as `indices`.
         records: The number of positions of an epoch. Records at or beyond it are padding, which repeats
             others.
+        held: What keeps the bytes that were announced of the records, until these rows were read.
     """
 
-    __slots__ = ("indices", "pieces", "records")
+    __slots__ = ("held", "indices", "pieces", "records")
 
-    def __init__(self, indices: Indices, pieces: Sequence[Positions], records: int) -> None:
+    def __init__(
+        self,
+        indices: Indices,
+        pieces: Sequence[Positions],
+        records: int,
+        held: tuple[object, ...] = (),
+    ) -> None:
         self.indices = indices
         self.pieces = pieces
         self.records = records
+        self.held = held
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -363,7 +371,7 @@ class Rows:
         indices, pieces = self.indices[chosen], self.pieces
         if len(pieces) == 1:
             epoch, positions = pieces[0]
-            return Rows(indices, ((epoch, positions[chosen]),), self.records)
+            return Rows(indices, ((epoch, positions[chosen]),), self.records, self.held)
         start, stop, step = chosen.indices(len(self.indices))
         chosen_pieces: list[Positions] = []
         first = 0
@@ -373,7 +381,7 @@ class Rows:
             if low < min(stop, end):
                 chosen_pieces.append((epoch, positions[low - first : min(stop, end) - first : step]))
             first = end
-        return Rows(indices, chosen_pieces, self.records)
+        return Rows(indices, chosen_pieces, self.records, self.held)
 
     def take(self, numbers: Int64s) -> "Rows":
         """Return some of these rows, given their numbers in ascending order."""
@@ -389,7 +397,7 @@ class Rows:
                 else:
                     pieces.append((epoch, positions[within]))
             first = end
-        return Rows(self.indices[numbers], pieces, self.records)
+        return Rows(self.indices[numbers], pieces, self.records, self.held)
 
     @property
     def padding(self) -> Flags:
@@ -409,4 +417,5 @@ def joined(rows: Sequence[Rows]) -> Rows:
     if len(rows) == 1:
         return rows[0]
     indices = np.concatenate([part.indices for part in rows])
-    return Rows(indices, [piece for part in rows for piece in part.pieces], rows[0].records)
+    pieces = [piece for part in rows for piece in part.pieces]
+    return Rows(indices, pieces, rows[0].records, tuple(held for part in rows for held in part.held))

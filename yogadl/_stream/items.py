@@ -291,8 +291,7 @@ def reads_of_rows(
         first, total = 0, len(rows)
         while first < total:
             last = min(total, first + size)
-            ahead.of(first, last)
-            yield rows[first:last], padding[first:last]
+            yield ahead.of(first, last), padding[first:last]
             first, size = last, min(2 * size, most)
 
 

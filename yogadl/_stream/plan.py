@@ -146,11 +146,11 @@ def _count_first_records(
     """Return a planner for each cache that has counted the epoch's first records, and the share of these."""
     planners: dict[Any, Any] = {cache: cache.planner() for cache in caches}
 
-    def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> None:
-        planners[cache].add(indices, fields, stretches)
+    def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
+        return planners[cache].add(indices, fields, stretches)
 
-    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> None:
-        planners[cache].add(indices, fields, is_block=True)
+    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> Any:
+        return planners[cache].add(indices, fields, is_block=True)
 
     run = make.run
     blocks = run.planned_blocks(hold) if is_of_blocks else None

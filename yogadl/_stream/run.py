@@ -17,6 +17,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import (
     READ,
+    Announced,
     Column,
     Int64s,
     Lineage,
@@ -418,10 +419,10 @@ AHEAD_BYTES: Final = 32_000_000
 _STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a comparison each
 
 
-def announce_rows(run: Run, rows: Rows) -> None:
+def announce_rows(run: Run, rows: Rows) -> Announced:
     """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
-    run.source.will_need(
+    return run.source.will_need(
         rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
     )
 
@@ -453,6 +454,8 @@ class Ahead:
         self._rows = rows
         self._on_planned = on_planned
         self._announced = 0
+        # Where the rows of each announcement begin and end, and what keeps their bytes.
+        self._held: list[tuple[int, int, tuple[object, ...]]] = []
         self._most = max(1, AHEAD_BYTES // run.record_bytes)
         self._is_shared = is_shared or any(
             isinstance(positions, range) and positions.step != run.shard.ranks for _, positions in rows.pieces
@@ -467,8 +470,11 @@ class Ahead:
         else:
             self._blocks = None
 
-    def of(self, first: int, last: int) -> None:
-        """Announce the records after rows `first` to `last - 1`, which are read next, and these if needed."""
+    def of(self, first: int, last: int) -> Rows:
+        """Return rows `first` to `last - 1`, which are read next; announce the records after them.
+
+        These are announced, too, if they were not. The rows returned hold the bytes that were announced.
+        """
         total, ahead = len(self._rows), min(last, self._most)
         if self._announced < min(total, last + ahead - ahead // _STEPS):
             start, end = max(first, self._announced), min(total, last + ahead)
@@ -481,7 +487,18 @@ class Ahead:
                 if blocks is None
                 else blocks.hold_and_list_missing(rows, is_shared=self._is_shared)
             )
-            self._announced += self._source.will_need(indices, on_planned=self._on_planned)
+            announced = self._source.will_need(indices, on_planned=self._on_planned)
+            if announced.held:
+                self._held.append((start, self._announced, announced.held))
+            self._announced += announced.spared
+        found = self._rows[first:last]
+        if self._held:
+            # Several threads may take rows in nearly this order, so those of a stretch before are held, too.
+            self._held = [each for each in self._held if each[1] > first - self._most]
+            found.held = tuple(
+                held for start, end, each in self._held if start < last and end > first for held in each
+            )
+        return found
 
 
 # Compute rows that are requested in any order, a block of them at a time, and announce the next ones.
@@ -517,9 +534,7 @@ class RowBlocks:
             block, within = divmod(first, self._block)
             rows, ahead = self._rows(origin, block)
             end = min(within + last - first, self._block)
-            if self._announces:
-                ahead.of(within, end)
-            found.append(rows[within:end])
+            found.append(ahead.of(within, end) if self._announces else rows[within:end])
             first += end - within
         return joined(found)
 

@@ -16,7 +16,7 @@ import numpy as np
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.memory import settle_allocator
 from yogadl._core.operation import one_operation
-from yogadl._core.protocols import Column
+from yogadl._core.protocols import Announced, Column
 from yogadl._stream.cut import Cut, Flags, Pieces, Rows, joined
 from yogadl._stream.items import Batches, ItemStage, Records
 from yogadl._stream.run import RowBlocks, Totals, announce_rows
@@ -223,7 +223,8 @@ def _limit_threads(threads: int) -> None:
 
 def _answer(channel: Channel, reader: "_ItemReader") -> None:
     """Answer requests in order; skip those of an iteration that is over."""
-    waiting: deque[Request] = deque()
+    # Requests that wait for their answer, each with what keeps the bytes that were announced of its rows.
+    waiting: deque[tuple[Request, list[Announced]]] = deque()
     iteration = 0
     while True:
         arrived = channel.arrived() if waiting else channel.receive()
@@ -231,12 +232,11 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
             request: Request = arrived[0]
             reader.packer.take_back(request.returned)
             reader.packer.remove_unmapped(request.lost)
-            if waiting and waiting[-1].iteration != request.iteration:
+            if waiting and waiting[-1][0].iteration != request.iteration:
                 waiting.clear()
-            waiting.append(request)
-            reader.announce(request.pieces)
+            waiting.append((request, reader.announce(request.pieces)))
             arrived = channel.arrived()
-        request = waiting.popleft()
+        request, announced = waiting.popleft()
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
@@ -246,6 +246,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, *reader.counts())
         channel.send(answer, descriptors)
         reader.packer.sent()
+        del announced
 
 
 class _ItemReader:
@@ -261,11 +262,12 @@ class _ItemReader:
         self._totals = self._run.totals()
         self.packer = Packer(task.make.reduce, task.most + 1)
 
-    def announce(self, pieces: Pieces) -> None:
+    def announce(self, pieces: Pieces) -> list[Announced]:
         """Announce these rows; other workers read the rows between them."""
+        found: list[Announced] = []
         with contextlib.suppress(Exception):  # reading the rows raises it
-            for piece in pieces:
-                announce_rows(self._run, self._blocks.rows(*piece))
+            found.extend(announce_rows(self._run, self._blocks.rows(*piece)) for piece in pieces)
+        return found
 
     def answer_parts(
         self, pieces: Pieces, is_copy: bool

@@ -26,6 +26,7 @@ from yogadl._core.leaf import JSON, BadShapeError, BadValueError, Leaf, refuse
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import (
     READ,
+    Announced,
     Column,
     Indices,
     Memory,
@@ -455,7 +456,7 @@ class MappedRecords(SameNumbers):
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
+    ) -> Announced:
         """Announce that these records will be read soon, with all their fields.
 
         The functions take whole records, so `fields` is not passed on.

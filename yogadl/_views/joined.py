@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.protocols import (
+    Announced,
     Column,
     Document,
     Indices,
@@ -83,13 +84,14 @@ class JoinedRecords(RandomAccess):
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
+    ) -> Announced:
         """Announce that these records will be read soon."""
-        shares = self._shares(indices)
-        return min(
+        found = [
             self._filled[number].will_need(parent_indices, fields, on_planned)
-            for number, parent_indices, _ in shares
-        )
+            for number, parent_indices, _ in self._shares(indices)
+        ]
+        spared = min(announced.spared for announced in found)
+        return Announced(spared, tuple(held for announced in found for held in announced.held))
 
     def file_of(self, index: int) -> str | None:
         """Return the path of the file that a record comes from, if its source lists it."""

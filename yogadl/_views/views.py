@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from yogadl._core.json_value import each_its_own
 from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
+    Announced,
     Column,
     Document,
     Earlier,
@@ -108,7 +109,7 @@ class SameValues(View):
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
+    ) -> Announced:
         """Announce that these records will be read soon."""
         return self.parent.will_need(self.in_parent(indices), self.fields_in_parent(fields), on_planned)
 
@@ -437,12 +438,12 @@ class MadeRecords(View, ComposedRecords):
 
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
+    ) -> Announced:
         """Announce that these records will be read soon."""
         if not len(indices):
-            return 0
+            return Announced()
         rows, needs = self.lower(indices, fields)
-        numbers = [*needs.cut, *needs.whole]
+        numbers, held = [*needs.cut, *needs.whole], tuple[object, ...]()
         for number in needs.cut:
             stored = self._find_stored(needs.records, number)
             if stored is None:
@@ -451,14 +452,18 @@ class MadeRecords(View, ComposedRecords):
                 cache, indices_there, number_there = stored
                 size = cache.item_bytes(number_there)
                 bounds = needs.starts * size, needs.stops * size
-                on_planned(cache, indices_there, (number_there,), Stretches(*bounds, self, number, size))
+                stretches = Stretches(*bounds, self, number, size)
+                held += on_planned(cache, indices_there, (number_there,), stretches).held
                 numbers.remove(number)
-            elif stored[0].will_need_stretches(*stored[1:], needs.starts, needs.stops):
+            elif found := stored[0].will_need_stretches(*stored[1:], needs.starts, needs.stops):
                 numbers.remove(number)
+                held += found.held
         if not numbers:
-            return 0
+            return Announced(0, held)
         records = np.unique(self.announced(rows, needs))
-        return self.parent.will_need(records, numbers, on_planned) * len(indices) // max(1, len(records))
+        of_parent = self.parent.will_need(records, numbers, on_planned)
+        spared = of_parent.spared * len(indices) // max(1, len(records))
+        return Announced(spared, held + of_parent.held)
 
 
 def _empty(leaf: Leaf) -> Column:

@@ -324,9 +324,8 @@ class RecordItems(StreamItems):
             )
         first = upcoming.numbers.index(number)
         last = min(len(upcoming.rows), first + count)
-        if count > 1:
-            upcoming.ahead.of(first, last)
-        rows, run = upcoming.rows[first:last], self._run
+        run = self._run
+        rows = upcoming.ahead.of(first, last) if count > 1 else upcoming.rows[first:last]
         records = run.spec.records(run.read(rows), len(rows))
         if self._padding_field is not None:
             for record, is_padding in zip(records, rows.padding, strict=True):

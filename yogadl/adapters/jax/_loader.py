@@ -308,8 +308,9 @@ class OnManyDevices:
             own = rows.indices.reshape(-1, cut.size)[:, self._rows].ravel()
             ahead = Ahead(run, Rows(own, rows.pieces if len(own) == len(rows) else (), rows.records))
             for number, first in enumerate(range(0, len(rows), cut.size)):
-                ahead.of(number * len(self._rows), (number + 1) * len(self._rows))
-                yield 1, partial(self._batches, rows[first : first + cut.size])
+                batch = rows[first : first + cut.size]
+                batch.held = ahead.of(number * len(self._rows), (number + 1) * len(self._rows)).held
+                yield 1, partial(self._batches, batch)
 
     def _batches(self, rows: Rows) -> Iterator[Any]:
         """Yield the one batch of these rows."""

@@ -12,7 +12,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
 from yogadl._core.memory import trim_allocator
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Lineage, Locality, Memory, OnPlanned, Stored
+from yogadl._core.protocols import Announced, Column, Indices, Lineage, Locality, Memory, OnPlanned, Stored
 from yogadl._core.spec import Spec
 from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
@@ -322,11 +322,10 @@ class CachedRecords(Stored):
     @_naming_version
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
-    ) -> int:
+    ) -> Announced:
         """Announce that these records will be read soon."""
         if on_planned is not None:
-            on_planned(self, indices, fields, None)
-            return 0
+            return on_planned(self, indices, fields, None)
         return self.open()[1].will_need(indices, fields)
 
     @_naming_version
@@ -335,8 +334,10 @@ class CachedRecords(Stored):
         return self.open()[1].item_bytes(number)
 
     @_naming_version
-    def will_need_stretches(self, indices: Indices, number: int, starts: Indices, stops: Indices) -> bool:
-        """Announce that these stretches will be read soon; return whether some are not on this machine."""
+    def will_need_stretches(
+        self, indices: Indices, number: int, starts: Indices, stops: Indices
+    ) -> Announced | None:
+        """Announce that these stretches will be read soon; return None if all are on this machine."""
         reader = self.open()[1]
         return reader.will_need_stretches(indices, number, starts, stops)
 

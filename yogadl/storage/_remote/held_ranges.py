@@ -14,22 +14,19 @@ import os
 import secrets
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
-import numpy as np
-
-from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl.errors import StorageError
 from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.planning import HELD_GAP_BYTES, ByteSpan, full_of, merged, spans_of
+from yogadl.storage._remote.planning import ByteSpan
 from yogadl.storage._remote.ranges import Ranges
-from yogadl.storage._remote.requests import DaemonThreads, Extent
+from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError
 
 # The bytes held in memory, if there is no mirror.
 MOST_IN_MEMORY_BYTES: Final = 256 * 2**20
@@ -38,10 +35,6 @@ _LOCK_LIMIT_S: Final = 60.0
 _STALL_S: Final = 60.0
 
 _log = logging.getLogger("yogadl")
-
-
-class NotHeldError(Exception):
-    """The bytes are no longer in a file or in memory, and must be requested again."""
 
 
 class BlockFiles:
@@ -212,7 +205,7 @@ class HeldRanges:
 
     def __init__(self, store: "BlockStore", label: str) -> None:
         self._label = label
-        self._reader = store.reader
+        self._ranges = store.ranges
         self._files = store.files
         # The ranges, and the start of each if all parts were joined, in order.
         self._held: list[tuple[int, HeldRange]] = []
@@ -223,10 +216,10 @@ class HeldRanges:
 
     def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
-        self._reader.add(self, parts, positions, lengths)
+        self._ranges.add_to_window(self, parts, positions, lengths)
 
     def make(self, span: ByteSpan, joined_start: int) -> HeldRange:
-        """Return a new range, and add it to those that `find` returns; the caller has the reader's lock.
+        """Return a new range, and add it to those that `find` returns; the caller has the lock of `Ranges`.
 
         `joined_start` is the position at which the span begins if all parts were joined.
         """
@@ -243,7 +236,7 @@ class HeldRanges:
         return sum(held_range.size_bytes for held_range in coming)
 
     def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
-        """Return the range that has these bytes; the caller has the reader's lock.
+        """Return the range that has these bytes; the caller has the lock of `Ranges`.
 
         They begin at `joined_start`, a position in all parts joined.
         """
@@ -256,82 +249,19 @@ class HeldRanges:
         return held_range if is_whole else None
 
 
-class WindowReader:
-    """Read ranges of a cache's parts, from windows if these have them. Thread-safe; fork-safe."""
-
-    def __init__(self, ranges: Ranges) -> None:
-        self._ranges = ranges
-        self._lock = ProcessLock()
-        self._pid = os.getpid()
-        self._windows: list[weakref.ref[HeldRanges]] = []
-
-    def add(self, window: HeldRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges for a window."""
-        parts, positions, lengths = full_of(parts, positions, lengths)
-        keys, spans = self._ranges.keys(parts, positions), spans_of(parts, positions, lengths)
-        with self._lock:
-            others = [known for known in self._windows if known() not in (None, window)]
-            self._windows = [*others, weakref.ref(window)]
-            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
-            found = [
-                window.make(span, keys[missing[members[0]]])
-                for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES)
-            ]
-        self._ranges.request(found)
-
-    def read(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
-    ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of these ranges; see `AwayParts` in `_format/part_file.py`."""
-        if os.getpid() != self._pid:
-            self._pid, self._windows = os.getpid(), []  # a forked child has no threads that would read them
-        windows = [held for window in self._windows if (held := window()) is not None]
-        if not windows:
-            return self._ranges.read(parts, positions, lengths, keeps_pages=False, is_announced=is_announced)
-        self._ranges.raise_if_damaged(parts)
-        places = zip(self._ranges.keys(parts, positions), spans_of(parts, positions, lengths), strict=True)
-        with self._lock:
-            where = [next(filter(None, (held.find(*place) for held in windows)), None) for place in places]
-        content: list[bytes | memoryview] = [b""] * len(where)
-
-        def read(numbers: list[int]) -> None:
-            chosen = np.array(numbers, np.intp)
-            found = self._ranges.read(
-                parts[chosen],
-                positions[chosen],
-                lengths[chosen],
-                keeps_pages=False,
-                is_announced=is_announced,
-            )
-            for number, some in zip(numbers, found, strict=True):
-                content[number] = some
-
-        read([number for number, held_range in enumerate(where) if held_range is None])
-        gone = []
-        each = zip(where, positions.tolist(), lengths.tolist(), strict=True)
-        for number, (held_range, position, length) in enumerate(each):
-            if held_range is not None:
-                try:
-                    content[number] = held_range.slice(position, length)
-                except NotHeldError:
-                    gone.append(number)
-        read(gone)
-        return content
-
-
 class BlockStore:
     """Keep the blocks of a cache that a stream reads from; see `HeldRanges`.
 
     Args:
-        reader: Reads the blocks.
+        ranges: Reads the blocks.
         files: The files that hold them, or None for memory.
 
     Attributes:
         tallies: The tally of each `HeldRanges` that lives.
     """
 
-    def __init__(self, reader: WindowReader, files: BlockFiles | None) -> None:
-        self.reader = reader
+    def __init__(self, ranges: Ranges, files: BlockFiles | None) -> None:
+        self.ranges = ranges
         self.files = files
         self.tallies: set[HeldTally] = set()
         self._threads = DaemonThreads(1, "yogadl-blocks")

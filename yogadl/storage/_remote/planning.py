@@ -3,12 +3,16 @@
 The readers of ranges and the plan of a stream call the same functions. The plan needs the part table alone.
 """
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from yogadl._core.protocols import Int64s, Prices, Stretches
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Announced, Int64s, Prices, Stretches
+from yogadl._format.part_file import HeldRows
 from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
@@ -17,6 +21,7 @@ from yogadl.storage._remote.requests import Extent, Extents
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+    from yogadl.storage._remote.held_ranges import HeldRanges
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -36,6 +41,10 @@ MOST_CHECKED_BYTES: Final = 64 * 2**20
 AHEAD_BYTES: Final = 32 * 2**20
 # Blocks announced one after the other are requested together, up to this size.
 TOGETHER_BYTES: Final = 8 * 2**20
+
+# The most bytes that handles keep; the oldest are dropped first. This is several times the size of one
+# stream's announcement.
+MOST_HELD_BYTES: Final = 128 * 2**20
 
 # A part's number, the position of the first byte, and the position after the last.
 ByteSpan = tuple[int, int, int]
@@ -100,6 +109,164 @@ def grouped(
         size_bytes += length
     if group:
         yield group, size_bytes
+
+
+class AnnouncedRanges:
+    """The handle of ranges that were announced: their bytes are kept as long as it lives.
+
+    Args:
+        policy: Requests the ranges.
+
+    Attributes:
+        extents: The ranges, in the order of their announcement.
+        size_bytes: Their size.
+    """
+
+    def __init__(self, policy: "RangePolicy") -> None:
+        self._policy = policy
+        self.extents: dict[Extent, None] = {}
+        self.size_bytes = 0
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, in this order."""
+        self._policy.announce_rows(self, parts, positions, lengths)
+
+    def keep(self, extent: Extent) -> None:
+        """Keep a range; the caller has the policy's lock."""
+        if extent not in self.extents:
+            self.extents[extent] = None
+            self.size_bytes += extent.size_bytes
+
+    def drop_oldest(self) -> int:
+        """Keep the oldest range no longer, and return its size; the caller has the policy's lock."""
+        extent = next(iter(self.extents))
+        del self.extents[extent]
+        self.size_bytes -= extent.size_bytes
+        return extent.size_bytes
+
+
+class RangePolicy:
+    """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
+
+    What is announced is requested once for as long as a handle has it. Small fields are read by pages, which
+    are kept. Safe to use from several threads.
+
+    Args:
+        sizes: The size of each part and foreign file.
+        gap_bytes: The largest gap between ranges that one request spans.
+    """
+
+    def __init__(self, sizes: Int64s, gap_bytes: int) -> None:
+        self.gap_bytes = gap_bytes
+        self.sizes = sizes
+        self._lock = ProcessLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        # By position, if all parts were joined: the ranges that handles keep.
+        self._rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
+        self._handles: list[weakref.ref[AnnouncedRanges]] = []  # the oldest first
+        self._pages = Extents()  # by number; they are kept
+
+    def _begin(self) -> None:
+        """Make sure that this object can be used; called with its lock."""
+
+    def _put(self, extent: Extent, *, is_urgent: bool) -> None:
+        """Make a request."""
+        raise NotImplementedError
+
+    @cached_property
+    def _first(self) -> Int64s:
+        """The start of each part, if all parts were joined."""
+        return running_sums(self.sizes)
+
+    @cached_property
+    def _numbering(self) -> "Pages":
+        """The numbers of all pages."""
+        return Pages(self.sizes)
+
+    def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
+        """Return the positions that these bytes would have if all parts were joined."""
+        keys: list[int] = (self._first[parts] + positions).tolist()
+        return keys
+
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
+        """Begin to read these ranges, in this order; see `AwayParts`."""
+        if not keeps_pages:
+            held.add(parts, positions, lengths)
+            return
+        with self._lock:
+            self._begin()
+            self._find_pages(self._numbering.numbers(*full_of(parts, positions, lengths)), is_urgent=False)
+
+    def announce_rows(self, held: AnnouncedRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Request those of these ranges that no handle has; this one has all of them then."""
+        parts, positions, lengths = full_of(parts, positions, lengths)
+        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        with self._lock:
+            self._begin()
+            self._take(keys, spans, held, is_urgent=False)
+
+    def _take(
+        self,
+        keys: list[int],
+        spans: Sequence[ByteSpan],
+        held: AnnouncedRanges | None,
+        windows: "Sequence[HeldRanges]" = (),
+        *,
+        is_urgent: bool,
+    ) -> list[Extent]:
+        """Return the range of each of these spans, and request those that neither handles nor windows have.
+
+        `held` keeps them all.
+        """
+        found: dict[int, Extent] = {}
+        for number, (key, span) in enumerate(zip(keys, spans, strict=True)):
+            extent = self._rows.get(key)
+            if extent is None or extent.stop < span[2] or extent.has_failed:
+                extent = next(filter(None, (window.find(key, span) for window in windows)), None)
+            if extent is not None:
+                found[number] = extent
+        missing = [number for number in range(len(spans)) if number not in found]
+        for extent, members in self._requested([spans[number] for number in missing], is_urgent=is_urgent):
+            found.update(dict.fromkeys((missing[member] for member in members), extent))
+        extents = [found[number] for number in range(len(spans))]
+        if held is not None:
+            self._rows.update((keys[number], found[number]) for number in missing)
+            self._keep(extents, held)
+        return extents
+
+    def _keep(self, extents: list[Extent], held: AnnouncedRanges) -> None:
+        """Let a handle keep these ranges; drop the oldest ones that exceed the room, but not its last one."""
+        if not held.extents:
+            self._handles.append(weakref.ref(held))
+        for extent in extents:
+            held.keep(extent)
+        self._handles = [handle for handle in self._handles if handle() is not None]
+        handles = [handle for reference in self._handles if (handle := reference()) is not None]
+        size_bytes = sum(handle.size_bytes for handle in handles)
+        for handle in handles:
+            while size_bytes > MOST_HELD_BYTES and len(handle.extents) > (handle is held):
+                size_bytes -= handle.drop_oldest()
+
+    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
+        """Return the range of each of these pages, and request the pages that are not here."""
+        found = {number: page for number in numbers if (page := self._pages.get(number)) is not None}
+        missing = [number for number in numbers if number not in found]
+        for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
+            new = {missing[member] for member in members}
+            self._pages.put(new, extent, is_kept=True)
+            found.update(dict.fromkeys(new, extent))
+        return found
+
+    def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
+        """Request these spans; return each range, and the numbers of the spans in it."""
+        requested = [(Extent(*span), members) for span, members in merged(spans, self.gap_bytes)]
+        for extent, _ in reversed(requested) if is_urgent else requested:
+            self._put(extent, is_urgent=is_urgent)
+        return requested
 
 
 class Pages:
@@ -198,41 +365,33 @@ def new_blocks(
 # The plan of a stream.
 
 
-def _cost(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> Int64s:
-    """Return the number of requests that these spans take, and their bytes."""
-    found = [stop - start for (_, start, stop), _ in merged(spans, gap_bytes)]
-    return np.array([len(found), sum(found)])
-
-
-class _RangeCounter:
-    """Count requests as `Ranges` makes them.
+class _RangeCounter(RangePolicy):
+    """Counts the requests that `Ranges` makes.
 
     Attributes:
-        rows: The number of requests for ranges that are used once, and their bytes.
+        rows: The number of requests for ranges that handles keep, and their bytes.
         pages: The same for pages that are kept.
-        gap_bytes: The largest gap between ranges that one request spans; see `merged`.
     """
 
     def __init__(self, table: PartTable) -> None:
-        self.rows = self.pages = np.zeros(2, np.int64)
-        self.gap_bytes: int | None = None
+        super().__init__(table.file_bytes(), gap_of(table))
         self._table = table
-        self._pages = Pages(table.file_bytes())
-        self._kept: set[int] = set()
+        self.rows, self.pages = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._cost = self.rows
 
     @property
     def page_count(self) -> int:
         """The number of pages that were requested."""
-        return len(self._kept)
+        return len(self._pages)
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        ranges = full_of(parts, positions, lengths)
-        if not keeps_pages:  # a stream uses each range once, so a repeated range is requested again
-            self.rows = self.rows + _cost(spans_of(*ranges), self.gap_bytes)
-            return
-        new = [number for number in self._pages.numbers(*ranges) if number not in self._kept]
-        self._kept.update(new)
-        self.pages = self.pages + _cost(self._pages.spans(new), self.gap_bytes)
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
+        self._cost = self.pages if keeps_pages else self.rows
+        super().announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+
+    def _put(self, extent: Extent, *, is_urgent: bool) -> None:
+        self._cost += 1, extent.size_bytes
 
     def all_pages(self, fields: set[int], kept: Kept) -> int:
         """Return the number of pages of these fields that are kept, those of rows and those of heaps."""
@@ -267,7 +426,7 @@ class _BlockCounter:
         self._kept: set[int] = set()
         self._held = Extents()
         self._requested_bytes = 0  # of blocks that may be dropped
-        self.gap_bytes: int | None = None  # has no effect here
+        self.gap_bytes = 0  # has no effect here
 
     @property
     def _has_room(self) -> bool:
@@ -301,7 +460,9 @@ class _BlockCounter:
             )
         )
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
         full = lengths > 0
         # `find` would need exact positions; the positions of values are estimates.
         blocks = self._places.blocks_at(parts[full], positions[full])
@@ -319,7 +480,9 @@ class _BlockCounter:
             self._requested_bytes += size_bytes
 
     def _cost(self, blocks: Sequence[int]) -> Int64s:
-        return _cost(spans_of(*self._places.where(blocks)))
+        """Return the number of requests for these blocks, and their bytes."""
+        found = [stop - start for (_, start, stop), _ in merged(spans_of(*self._places.where(blocks)))]
+        return np.array([len(found), sum(found)])
 
 
 class Planner:
@@ -339,7 +502,9 @@ class Planner:
         self._table = parts.table
         self._opener = opener
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
-        self._counter = _RangeCounter(parts.table) if sums is None else _BlockCounter(sums)
+        self._ranges = _RangeCounter(parts.table)
+        self._counter = self._ranges if sums is None else _BlockCounter(sums)
+        self._held = AnnouncedRanges(self._ranges)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         # Of fields whose lengths a view knows: these, -1 if unknown; where values begin if all were joined.
         self._lengths: dict[int, Int64s] = {}
@@ -354,7 +519,7 @@ class Planner:
         stretches: Stretches | None = None,
         *,
         is_block: bool = False,
-    ) -> None:
+    ) -> Announced:
         """Count the requests for these records, which are announced together, or held as a block.
 
         Args:
@@ -370,13 +535,15 @@ class Planner:
         parts, rows = self._parts.locate(indices)
         away = self._parts.are_records_away(parts)
         if away is None:
-            return
+            return Announced()
+        self._held = AnnouncedRanges(self._ranges)
+        found = Announced(0, (self._held,))
         indices, parts, rows = indices[away], parts[away], rows[away]
         if stretches is not None:
             starts, stops = stretches.starts[away], stretches.stops[away]
             stretches = stretches._replace(starts=starts, stops=stops)
             self._add_stretches(indices, parts, rows, numbers[0], stretches)
-            return
+            return found
         foreign = []  # the values of all fields, which are announced together, and lie one after the other
         before = np.zeros(len(indices), np.int64)
         for number in numbers:
@@ -395,6 +562,7 @@ class Planner:
                 self._counter.gap_bytes = gap_of(self._table) * len(foreign)
             files, positions, lengths = map(np.concatenate, zip(*foreign, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
+        return found
 
     def _add_rows(self, number: int, parts: Int64s, rows: Int64s, *, only_entries: bool = False) -> Int64s:
         """Count the rows of a field, which hold values or their entries; return their positions."""
@@ -448,7 +616,8 @@ class Planner:
     def _announce(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
         away = self._parts.are_away(files)
         if away is not None:
-            self._counter.announce(files[away], positions[away], lengths[away], keeps_pages=keeps_pages)
+            where = files[away], positions[away], lengths[away]
+            self._counter.announce(*where, self._held, keeps_pages=keeps_pages)
 
     def _values(self, number: int, parts: Int64s, indices: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Return the files of these values, and estimates of their positions there and of their lengths."""

@@ -14,7 +14,7 @@ from yogadl._core.arguments import in_words
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest
-from yogadl._format.part_file import PartFiles, PartRemovedError
+from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage import _names
@@ -23,9 +23,9 @@ from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
-from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore, WindowReader
+from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-from yogadl.storage._remote.planning import gap_of
+from yogadl.storage._remote.planning import AnnouncedRanges, gap_of
 from yogadl.storage._remote.ranges import CheckedRanges, Ranges
 from yogadl.storage._remote.requests import Pins, Spending
 
@@ -109,7 +109,6 @@ class RangedCache:
             gap_of(table),
         )
         self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
-        self._window_reader = WindowReader(self._ranges)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
             None
@@ -214,7 +213,7 @@ class RangedCache:
             files = self._block_files(key, held_bytes)
             if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
                 return None
-            store = self._stores[os.getpid(), key] = BlockStore(self._window_reader, files)
+            store = self._stores[os.getpid(), key] = BlockStore(self._ranges, files)
         return store
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
@@ -234,26 +233,27 @@ class RangedCache:
         lengths: Int64s,
         *,
         keeps_pages: bool,
-        is_announced: bool = True,
+        held: HeldRows | None = None,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
         self._look_for_parts()
-        if keeps_pages or self.sums is not None:
-            found = self._reading.read(
-                parts, positions, lengths, keeps_pages=keeps_pages, is_announced=is_announced
-            )
-        else:
-            found = self._window_reader.read(parts, positions, lengths, is_announced=is_announced)
+        found = self._reading.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
         if self._filler is not None:
             self._filler.note_read()
         return found
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
         """Begin to read ranges of parts; see `AwayParts`."""
         self._look_for_parts()
         if self._filler is not None:
             self._filler.note_next_parts(parts)
-        self._reading.announce(parts, positions, lengths, keeps_pages=keeps_pages)
+        self._reading.announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+
+    def new_held(self) -> HeldRows:
+        """Return what keeps the bytes of one announcement."""
+        return AnnouncedRanges(self._ranges)
 
     @property
     def received(self) -> tuple[int, int]:

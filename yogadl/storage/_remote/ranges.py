@@ -6,42 +6,42 @@
 import errno
 import itertools
 import os
+import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
-from yogadl._format.table import running_sums
+from yogadl._format.part_file import HeldRows
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.foreign_stores import read_far
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.planning import (
     AHEAD_BYTES,
+    GAP_BYTES,
+    HELD_GAP_BYTES,
     MOST_CHECKED_BYTES,
     PAGE_BYTES,
+    AnnouncedRanges,
     BlockPlaces,
-    ByteSpan,
-    Pages,
+    RangePolicy,
     full_of,
     grouped,
     merged,
     new_blocks,
     spans_of,
 )
-from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, Pins, Spending
+from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotHeldError, Pins, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-
-# The most bytes that were read ahead and not taken yet; the oldest are dropped first. This is several times
-# the size of one stream's announcement.
-MOST_HELD_BYTES: Final = 128 * 2**20
+    from yogadl.storage._remote.held_ranges import HeldRanges
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64
@@ -52,8 +52,10 @@ _MOST_ANNOUNCED: Final = 2**16
 _MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
-class Ranges:
-    """Read ranges of a cache's parts. Safe to use from several threads, and after a fork; not picklable.
+class Ranges(RangePolicy):
+    """Read ranges of a cache's parts, from windows if these have them.
+
+    Safe to use from several threads, and after a fork; not picklable.
 
     Args:
         place_of: Returns the bucket and the name of the object of a part, or of a foreign file.
@@ -61,7 +63,7 @@ class Ranges:
         spending: Counts requests and bytes, and enforces limits.
         pins: The pins of the published objects, or ``None`` to skip the check.
         foreign_file: Returns the foreign file of a number, or ``None`` if it is that of a part.
-        gap_bytes: The largest gap between ranges that one request spans, if not `GAP_BYTES`.
+        gap_bytes: The largest gap between ranges that one request spans.
 
     Attributes:
         requests: The number of requests that this process has made.
@@ -75,58 +77,46 @@ class Ranges:
         spending: Spending,
         pins: Pins | None = None,
         foreign_file: Callable[[int], ForeignFile | None] = lambda part: None,
-        gap_bytes: int | None = None,
+        gap_bytes: int = GAP_BYTES,
     ) -> None:
-        self._gap_bytes = gap_bytes
+        super().__init__(sizes, gap_bytes)
         self._place_of = place_of
         self._foreign_file = foreign_file
-        self._sizes = sizes
         self._spending = spending
         self._pins = pins
         self._comparing_lock = ProcessLock()
-        self._lock = ProcessLock()
         self._count_lock = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
-        self._reset()
 
-    def _reset(self) -> None:
-        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
+    def _forget(self) -> None:
+        """Begin anew: at the start, and after a fork, since the child has no threads of requests."""
+        super()._forget()
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._rows = Extents()  # by position: the ranges announced and not taken yet
-        self._pages = Extents()  # by number: the pages, which are kept
+        self._windows: list[weakref.ref[HeldRanges]] = []
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
-    def _reset_after_fork(self) -> None:
+    def _begin(self) -> None:
         if os.getpid() != self._pid:
-            self._reset()
+            self._forget()
 
     @property
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made, and the number of bytes received."""
         return (self.requests, self.received_bytes) if os.getpid() == self._pid else (0, 0)
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
-        """Begin to read these ranges, in this order; see `AwayParts`."""
-        with self._lock:
-            self._reset_after_fork()
-            ranges = full_of(parts, positions, lengths)
-            if keeps_pages:
-                self._find_pages(self._numbering.numbers(*ranges), is_urgent=False)
-            else:
-                self._announce_rows(*ranges, is_urgent=False)
-
-    def _announce_rows(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_urgent: bool) -> None:
+    def add_to_window(self, window: "HeldRanges", parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges for a window, merged into as few as possible."""
+        parts, positions, lengths = full_of(parts, positions, lengths)
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
-        new = [
-            number
-            for number, (key, (_, _, stop)) in enumerate(zip(keys, spans, strict=True))
-            if self._announced(key, stop) is None
-        ]
-        for extent, members in self._requested([spans[number] for number in new], is_urgent=is_urgent):
-            self._rows.put({keys[new[member]] for member in members}, extent)
-        self._rows.shrink(MOST_HELD_BYTES, least=1)
+        with self._lock:
+            self._begin()
+            others = [known for known in self._windows if known() not in (None, window)]
+            self._windows = [*others, weakref.ref(window)]
+            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
+            for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
+                self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
 
     def read(
         self,
@@ -135,7 +125,7 @@ class Ranges:
         lengths: Int64s,
         *,
         keeps_pages: bool,
-        is_announced: bool = True,
+        held: HeldRows | None = None,
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
@@ -147,39 +137,44 @@ class Ranges:
         self.raise_if_damaged(parts)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            found = iter(
-                self.read(
-                    parts[some],
-                    positions[some],
-                    lengths[some],
-                    keeps_pages=keeps_pages,
-                    is_announced=is_announced,
-                )
-            )
+            where = parts[some], positions[some], lengths[some]
+            found = iter(self.read(*where, keeps_pages=keeps_pages, held=held))
             return [next(found) if length else b"" for length in lengths.tolist()]
-        with self._lock:
-            self._reset_after_fork()
-            if keeps_pages:
-                pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
-            else:
-                if not is_announced:
-                    self._announce_rows(parts, positions, lengths, is_urgent=True)
-                taken = self._take_rows(parts, positions, lengths, is_announced=is_announced)
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if keeps_pages:
+            with self._lock:
+                self._begin()
+                pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
             bases = self._numbering.first[parts].tolist()
             return [
                 _joined(pages, base, position, length)
                 for base, (position, length) in zip(bases, each, strict=True)
             ]
-        return [
-            extent.slice(position, length) for extent, (position, length) in zip(taken, each, strict=True)
-        ]
+        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        with self._lock:
+            self._begin()
+            windows = [window for reference in self._windows if (window := reference()) is not None]
+            handle = held if isinstance(held, AnnouncedRanges) else None
+            extents = self._take(keys, spans, handle, windows, is_urgent=True)
+        content, gone = list[bytes | memoryview](), list[int]()
+        for extent, (position, length) in zip(extents, each, strict=True):
+            try:
+                content.append(extent.slice(position, length))
+            except NotHeldError:
+                gone.append(len(content))
+                content.append(b"")
+        if gone:
+            with self._lock:
+                again = [keys[number] for number in gone], [spans[number] for number in gone]
+                extents = self._take(*again, None, is_urgent=True)
+            for number, extent in zip(gone, extents, strict=True):
+                content[number] = extent.slice(int(positions[number]), int(lengths[number]))
+        return content
 
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
         with self._lock:
-            self._reset_after_fork()
+            self._begin()
         if len(items) > 1:
             list(self._threads.map(work, items))
         else:
@@ -189,78 +184,10 @@ class Ranges:
         """Refuse all further reads of a part, because its object has other bytes than its name says."""
         self._damage[part] = error
 
-    @cached_property
-    def _first(self) -> Int64s:
-        """The start of each part, if all parts were joined."""
-        return running_sums(self._sizes)
-
-    @cached_property
-    def _numbering(self) -> Pages:
-        """The numbers of all pages."""
-        return Pages(self._sizes)
-
     def raise_if_damaged(self, parts: Int64s) -> None:
         """Raise the error of one of these parts, if a part was marked as damaged."""
         for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
             raise self._damage[part]
-
-    def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
-        """Return the positions that these bytes would have if all parts were joined."""
-        keys: list[int] = (self._first[parts] + positions).tolist()
-        return keys
-
-    def _take_rows(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, is_announced: bool
-    ) -> list[Extent]:
-        """Return the range that has each of these, and request those that were not announced."""
-        taken: dict[int, Extent] = {}
-        extents: list[Any] = []  # every None becomes an Extent below
-        new = []
-        spans = spans_of(parts, positions, lengths)
-        for number, (key, (_, _, stop)) in enumerate(zip(self.keys(parts, positions), spans, strict=True)):
-            extent = taken.get(key)
-            if extent is None or extent.stop < stop:
-                extent = self._announced(key, stop)
-                if extent is None:
-                    new.append(number)
-                else:
-                    taken[key] = extent
-                    if is_announced:  # each announcement is taken once
-                        self._rows.remove(key, extent)
-            extents.append(extent)
-        for extent, members in self._requested([spans[number] for number in new], is_urgent=True):
-            for member in members:
-                extents[new[member]] = extent
-        return extents
-
-    def _announced(self, key: int, stop: int) -> Extent | None:
-        """Return the range announced there, if it is long enough."""
-        found = self._rows.get(key)
-        return None if found is None or found.stop < stop else found
-
-    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
-        """Return the range of each of these pages, and request the pages that are not here."""
-        found = {number: page for number in numbers if (page := self._pages.get(number)) is not None}
-        missing = [number for number in numbers if number not in found]
-        for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
-            new = {missing[member] for member in members}
-            self._pages.put(new, extent, is_kept=True)
-            found.update(dict.fromkeys(new, extent))
-        return found
-
-    def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
-        """Request these spans; return each range, and the numbers of the spans in it."""
-        requested = [(Extent(*span), members) for span, members in merged(spans, self._gap_bytes)]
-        for extent, _ in reversed(requested) if is_urgent else requested:
-            self._put(extent, is_urgent=is_urgent)
-        return requested
-
-    def request(self, extents: Iterable[Extent]) -> None:
-        """Begin to read these ranges, in this order."""
-        with self._lock:
-            self._reset_after_fork()
-            for extent in extents:
-                self._put(extent, is_urgent=False)
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
@@ -280,7 +207,7 @@ class Ranges:
 
     def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
-        part, size_bytes = wanted.part, int(self._sizes[wanted.part])
+        part, size_bytes = wanted.part, int(self.sizes[wanted.part])
         bucket, name = self._place_of(part)
         foreign = self._foreign_file(part)
         self._spending.take_request()
@@ -323,7 +250,7 @@ class Ranges:
             if is_right is None:
                 self._spending.take_request()
                 is_right = self._pins.compare_object(part, tag)
-                self._count(int(self._sizes[part]))
+                self._count(int(self.sizes[part]))
         if not is_right:
             raise ReplacedError(
                 errno.ESTALE,
@@ -396,14 +323,18 @@ class CheckedRanges:
         self._pid = os.getpid()
         self._blocks = Extents()  # by number; those of small fields are kept
         self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
+        # By block: what keeps the bytes that were requested ahead, until they are compared.
+        self._coming: dict[int, AnnouncedRanges] = {}
         # By field, its rows and its heap apart: the blocks announced shortly before, and the last chunk.
         self._recent: defaultdict[int, Extents] = defaultdict(Extents)
         self._last: dict[int, _Chunk] = {}
 
-    def announce(self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> None:
+    def announce(
+        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
         """Announce ranges that will be read soon, in this order; reading triggers requests for them.
 
-        See `AwayParts`.
+        See `AwayParts`. `held` is not needed: blocks are kept by their use.
         """
         blocks = self._places.find(*full_of(parts, positions, lengths))
         if not len(blocks):
@@ -436,11 +367,11 @@ class CheckedRanges:
         lengths: Int64s,
         *,
         keeps_pages: bool,
-        is_announced: bool = True,
+        held: HeldRows | None = None,
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges, waiting for those that are not here; see `AwayParts`.
 
-        `is_announced` has no effect: blocks stay held in any case.
+        `held` has no effect: blocks are kept in any case.
 
         Raises:
             CacheFormatError: if a block has other bytes than were written, or the store has no such object.
@@ -497,6 +428,9 @@ class CheckedRanges:
         sums, numbers = self._sums, np.fromiter(new, np.int64)
         self._ranges.in_threads(sums.load, sums.missing(numbers))
         received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
+        with self._lock:
+            for block in new:
+                self._coming.pop(block, None)
         for (block, extent), content in zip(new.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
@@ -531,7 +465,11 @@ class CheckedRanges:
         self._renew(blocks)
         new = [block for block in blocks if block not in self._blocks]
         if new:
-            self._ranges.announce(*self._places.where(new), keeps_pages=False)
+            held = AnnouncedRanges(self._ranges)
+            held.add(*self._places.where(new))
+            self._coming.update(dict.fromkeys(new, held))
+            while len(self._coming) > _MOST_ANNOUNCED:
+                del self._coming[next(iter(self._coming))]
 
     def _reset_after_fork(self) -> None:
         if os.getpid() != self._pid:

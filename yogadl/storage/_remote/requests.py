@@ -29,6 +29,10 @@ from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket
 
 
+class NotHeldError(Exception):
+    """The bytes are no longer in a file or in memory, and must be requested again."""
+
+
 class Extent:
     """Bytes of one part that are requested, or only counted in a plan.
 
@@ -40,7 +44,17 @@ class Extent:
         is_done: Whether the bytes have arrived, or the request failed.
     """
 
-    __slots__ = ("_content", "_done", "_error", "is_done", "part", "size_bytes", "start", "stop")
+    __slots__ = (
+        "__weakref__",
+        "_content",
+        "_done",
+        "_error",
+        "is_done",
+        "part",
+        "size_bytes",
+        "start",
+        "stop",
+    )
 
     def __init__(self, part: int, start: int, stop: int) -> None:
         self.part, self.start, self.stop = part, start, stop
@@ -90,7 +104,7 @@ class Extent:
 
 
 class Extents:
-    """Extents by key: rows, pages or blocks. Several keys may have one extent. The caller has a lock.
+    """Extents by key: pages or blocks. Several keys may have one extent. The caller has a lock.
 
     An extent is kept, or until its last key is removed, or until there is no room for it: then the extent
     that was put or renewed first is dropped first.
@@ -255,12 +269,12 @@ def _cancel(future: "Future[Any]") -> None:
 def _run_jobs(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
     while tokens.get():
         try:
-            work, _, began_s = jobs.popleft()
+            work, instead, began_s = jobs.popleft()
         except IndexError:  # `_end` has removed the job meanwhile
             continue
         with one_operation(began_s):
             work()
-        del work
+        del work, instead  # they would keep what was read until the next job
 
 
 def _end(
