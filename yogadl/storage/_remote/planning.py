@@ -6,7 +6,7 @@ The readers of ranges and the plan of a stream call the same functions. The plan
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from yogadl.storage._remote.requests import Extent, Extents
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._remote.held_ranges import HeldRanges
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -145,6 +144,16 @@ class AnnouncedRanges:
         return extent.size_bytes
 
 
+class Window(Protocol):
+    """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
+
+    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
+        """Return the range that has these bytes, which begin there if all parts were joined."""
+
+    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
+        """Return a new range, which this window keeps."""
+
+
 class RangePolicy:
     """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
 
@@ -166,6 +175,7 @@ class RangePolicy:
         # By position, if all parts were joined: the ranges that handles keep.
         self._rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
         self._handles: list[weakref.ref[AnnouncedRanges]] = []  # the oldest first
+        self._windows: list[weakref.ref[Window]] = []
         self._pages = Extents()  # by number; they are kept
 
     def _begin(self) -> None:
@@ -209,12 +219,26 @@ class RangePolicy:
             self._begin()
             self._take(keys, spans, held, is_urgent=False)
 
+    def add_to_window(self, window: Window, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Request those of these ranges that a window does not have, merged into as few as possible."""
+        parts, positions, lengths = full_of(parts, positions, lengths)
+        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        with self._lock:
+            self._begin()
+            self._windows = [weakref.ref(each) for each in {*self._living_windows(), window}]
+            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
+            for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
+                self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
+
+    def _living_windows(self) -> list[Window]:
+        return [window for reference in self._windows if (window := reference()) is not None]
+
     def _take(
         self,
         keys: list[int],
         spans: Sequence[ByteSpan],
         held: AnnouncedRanges | None,
-        windows: "Sequence[HeldRanges]" = (),
+        windows: Sequence[Window] = (),
         *,
         is_urgent: bool,
     ) -> list[Extent]:
@@ -412,6 +436,22 @@ class _RangeCounter(RangePolicy):
         return len(pages)
 
 
+class _PlannedWindow:
+    """The blocks that a window would hold; each is held once."""
+
+    def __init__(self, counter: _RangeCounter) -> None:
+        self._counter = counter
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        self._counter.add_to_window(self, parts, positions, lengths)
+
+    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
+        return None
+
+    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
+        return Extent(*span)
+
+
 class _BlockCounter:
     """Count requests for whole blocks; each block is requested once as long as there is room to hold it.
 
@@ -504,7 +544,7 @@ class Planner:
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
         self._ranges = _RangeCounter(parts.table)
         self._counter = self._ranges if sums is None else _BlockCounter(sums)
-        self._held = AnnouncedRanges(self._ranges)
+        self._held: HeldRows = AnnouncedRanges(self._ranges)
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         # Of fields whose lengths a view knows: these, -1 if unknown; where values begin if all were joined.
         self._lengths: dict[int, Int64s] = {}
@@ -528,7 +568,7 @@ class Planner:
             stretches: Which bytes of the values of the one field are announced.
             is_block: Whether the records are held as a block.
         """
-        self._counter.gap_bytes = HELD_GAP_BYTES if is_block else gap_of(self._table)
+        self._counter.gap_bytes = gap_of(self._table)
         numbers = range(len(self._table.fields)) if fields is None else fields
         for number in numbers:
             self._records[number] = self._records.get(number, 0) + len(indices)
@@ -536,7 +576,7 @@ class Planner:
         away = self._parts.are_records_away(parts)
         if away is None:
             return Announced()
-        self._held = AnnouncedRanges(self._ranges)
+        self._held = _PlannedWindow(self._ranges) if is_block else AnnouncedRanges(self._ranges)
         found = Announced(0, (self._held,))
         indices, parts, rows = indices[away], parts[away], rows[away]
         if stretches is not None:

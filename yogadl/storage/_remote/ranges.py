@@ -6,7 +6,6 @@
 import errno
 import itertools
 import os
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 from yogadl.storage._remote.planning import (
     AHEAD_BYTES,
     GAP_BYTES,
-    HELD_GAP_BYTES,
     MOST_CHECKED_BYTES,
     PAGE_BYTES,
     AnnouncedRanges,
@@ -33,7 +31,6 @@ from yogadl.storage._remote.planning import (
     RangePolicy,
     full_of,
     grouped,
-    merged,
     new_blocks,
     spans_of,
 )
@@ -41,7 +38,6 @@ from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotH
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._remote.held_ranges import HeldRanges
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64
@@ -93,7 +89,6 @@ class Ranges(RangePolicy):
         super()._forget()
         self._pid = os.getpid()
         self.requests = self.received_bytes = 0
-        self._windows: list[weakref.ref[HeldRanges]] = []
         self._tags: dict[int, str] = {}  # the tags of the parts' objects
         self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
 
@@ -105,18 +100,6 @@ class Ranges(RangePolicy):
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made, and the number of bytes received."""
         return (self.requests, self.received_bytes) if os.getpid() == self._pid else (0, 0)
-
-    def add_to_window(self, window: "HeldRanges", parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        """Begin to read these ranges for a window, merged into as few as possible."""
-        parts, positions, lengths = full_of(parts, positions, lengths)
-        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
-        with self._lock:
-            self._begin()
-            others = [known for known in self._windows if known() not in (None, window)]
-            self._windows = [*others, weakref.ref(window)]
-            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
-            for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
-                self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
 
     def read(
         self,
@@ -153,9 +136,8 @@ class Ranges(RangePolicy):
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         with self._lock:
             self._begin()
-            windows = [window for reference in self._windows if (window := reference()) is not None]
             handle = held if isinstance(held, AnnouncedRanges) else None
-            extents = self._take(keys, spans, handle, windows, is_urgent=True)
+            extents = self._take(keys, spans, handle, self._living_windows(), is_urgent=True)
         content, gone = list[bytes | memoryview](), list[int]()
         for extent, (position, length) in zip(extents, each, strict=True):
             try:
