@@ -373,13 +373,13 @@ def test_a_batch_has_so_many_bytes_of_blocks_in_its_hands(wide, monkeypatch, ove
 @pytest.fixture
 def ahead(monkeypatch):
     """Note what is asked for before it is read: lists of places among the blocks of `wide`."""
-    expect, notes = Ranges.announce, []
+    expect, notes = Ranges.announce_rows, []
 
-    def noted(self, parts, positions, lengths, *, keeps_pages):
+    def noted(self, held, parts, positions, lengths):
         notes.append(parts.tolist())
-        expect(self, parts, positions, lengths, keeps_pages=keeps_pages)
+        expect(self, held, parts, positions, lengths)
 
-    monkeypatch.setattr(Ranges, "announce", noted)
+    monkeypatch.setattr(Ranges, "announce_rows", noted)
     return notes
 
 

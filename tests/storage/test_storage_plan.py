@@ -1,10 +1,12 @@
 """What reading a cache by range takes is known before it is read: compared with the requests really made."""
 
+import gc
 import json
 
 import numpy as np
 import pytest
-from inside import set_constants
+from inside import Cut, NumberedBatches, set_constants
+from processes import wait_until
 
 import yogadl
 from yogadl.cli import main
@@ -67,6 +69,10 @@ EXACT = {
         yogadl.mix({"a": (ref[:1500], 0.6), "b": (ref[1500:], 0.4)}).fields(*FIXED).stream().batch(8)
     ),
     "mapped": lambda ref: ref.fields("image").map(lambda one: one["image"][0]).stream(shuffle=True).batch(8),
+    "drawn, some of them often": lambda ref: (
+        ref.fields(*FIXED).sampled(weights=np.arange(COUNT) ** 3).stream(shuffle=True).batch(8)
+    ),
+    "some of them twice": lambda ref: yogadl.concat([ref, ref[:700]]).fields("image").stream().batch(8),
     "passed on": lambda ref: (
         ref.fields("image").stream(shuffle=True).map(lambda one: one["image"][0]).batch(8)
     ),
@@ -78,6 +84,38 @@ def test_requests_for_fixed_fields_are_those_that_are_planned(url, name):
     ref = fetched(url)
     planned, made = planned_and_made(ref, EXACT[name](ref))
     assert planned == made
+
+
+def test_a_record_that_is_drawn_again_soon_is_requested_once(url):
+    ref = fetched(url)
+    rows = ref.fields("image")[:9].sampled(records=300, weights=np.arange(9))
+    list(rows.stream(shuffle=True).batch(8))
+    assert ref.locality().range_bytes == 8 * 2000
+
+
+@pytest.mark.parametrize("ahead", ["batches", "records", "threads", "rows by number"])
+def test_what_a_stream_announced_is_gone_with_it(url, ahead):
+    ref = fetched(url)
+    images = ref.fields("image").stream(shuffle=True)
+    ways = {
+        "batches": images.batch(8),
+        "records": images,
+        "threads": images.batch(8).prefetch(2, threads=2),
+        "rows by number": images,
+    }
+    if ahead == "rows by number":
+        reader = NumberedBatches(images, Cut(8))
+        reader.read(0, 0)
+        reader.read(0, 1)
+    else:
+        reader = iter(ways[ahead])
+        next(reader)
+        next(reader)
+    ranges = ref._records.open()[1].parts.away._ranges
+    assert len(ranges._rows) > 0
+    del reader, ways, images
+    gc.collect()
+    wait_until(lambda: not ranges._rows, "the announced ranges are gone")
 
 
 @pytest.mark.parametrize("blocks", [None, yogadl.Blocks(records=50, window=4, lanes=4)])
