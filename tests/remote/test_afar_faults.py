@@ -143,11 +143,11 @@ def test_an_error_is_told_once_and_what_failed_ahead_is_asked_for_anew(broken, w
 def nothing_is_on_its_way(proxy):
     """Wait until each range that was asked for ahead has come, or failed."""
     # One that another test interrupted while it was made has nothing on its way.
-    here = [found for found in gc.get_objects() if isinstance(found, Ranges) and hasattr(found, "_rows")]
+    here = [found for found in gc.get_objects() if isinstance(found, Ranges) and hasattr(found, "_known")]
     wait_until(
         lambda: (
             proxy.answering == 0
-            and all(one.is_done for ranges in here for one in list(ranges._rows._extents.values()))
+            and all(one.is_done for ranges in here for one in list(ranges._known().rows.values()))
         ),
         "that nothing is on its way",
     )

@@ -287,7 +287,7 @@ def test_a_block_in_two_of_the_formats_is_one_request(url, between, is_one):
     held.add(parts, np.array([0, 100 + between]), lengths)
     found = ranges.read(parts, np.array([0, 100 + between]), lengths, keeps_pages=False)
     assert [len(content) for content in found] == [100, 100]
-    assert ranges.requests == (1 if is_one else 2)
+    assert ranges.received[0] == (1 if is_one else 2)
 
 
 @pytest.mark.parametrize(("least", "is_one"), [(10 * COUNT * ROW_BYTES, True), (1, False)])

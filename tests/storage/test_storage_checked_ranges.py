@@ -342,7 +342,7 @@ def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_l
     for number in range(40):
         read(number)
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH == (3 - over) * LENGTH
+    assert reading._known().blocks.size_bytes == len(reading._known().blocks) * LENGTH == (3 - over) * LENGTH
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -351,7 +351,7 @@ def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
     ref = wide.fetched().fields("image")
     for batch, indices in zip(ref.stream().batch(4), np.arange(40).reshape(-1, 4), strict=True):
         np.testing.assert_array_equal(batch["image"], wide.records["image"][indices])
-    assert len(ref._records.parent.open()[1].parts.away._reading._blocks) == 0
+    assert len(ref._records.parent.open()[1].parts.away._reading._known().blocks) == 0
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -433,7 +433,7 @@ def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypat
     ref = wide.fetched().fields("image")
     for _ in range(7):
         cache = announced(ref, np.arange(40))
-    chunks = cache.open()[1].parts.away._reading._chunks
+    chunks = cache.open()[1].parts.away._reading._known().chunks
     assert len(chunks) == (3 if most == "_MOST_ANNOUNCED" else 20)
     assert {len(found) for found in chunks.values()} == {1 if most == "_MOST_ANNOUNCED" else 3}
     for number in range(40):
@@ -493,7 +493,7 @@ def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeyp
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(read, range(6)))
     reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._blocks.size_bytes == len(reading._blocks) * LENGTH <= 3 * LENGTH
+    assert reading._known().blocks.size_bytes == len(reading._known().blocks) * LENGTH <= 3 * LENGTH
 
 
 def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):

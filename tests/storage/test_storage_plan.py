@@ -112,10 +112,10 @@ def test_what_a_stream_announced_is_gone_with_it(url, ahead):
         next(reader)
         next(reader)
     ranges = ref._records.open()[1].parts.away._ranges
-    assert len(ranges._rows) > 0
+    assert len(ranges._known().rows) > 0
     del reader, ways, images
     gc.collect()
-    wait_until(lambda: not ranges._rows, "the announced ranges are gone")
+    wait_until(lambda: not ranges._known().rows, "the announced ranges are gone")
 
 
 @pytest.mark.parametrize("blocks", [None, yogadl.Blocks(records=50, window=4, lanes=4)])

@@ -108,8 +108,8 @@ def test_any_ranges_are_right_whatever_was_expected(expects, keeps_pages):
         check(ranges, store, chosen, keeps_pages=keeps_pages)
         del held
     check(ranges, store, spans, keeps_pages=not keeps_pages)
-    assert ranges.requests == len(store.asked)
-    assert ranges.received_bytes == sum(stop - start for _, start, stop in store.asked)
+    assert ranges.received[0] == len(store.asked)
+    assert ranges.received[1] == sum(stop - start for _, start, stop in store.asked)
 
 
 def test_what_was_announced_is_asked_for_once_as_long_as_its_handle_lives():
@@ -121,13 +121,13 @@ def test_what_was_announced_is_asked_for_once_as_long_as_its_handle_lives():
     asked = [(0, 10, 110), (0, 5000, 5070), (2, 10, 11)]
     assert sorted(store.asked) == asked
     del first
-    wait_until(lambda: len(ranges._rows) == 1, "what nobody keeps is gone")
+    wait_until(lambda: len(ranges._known().rows) == 1, "what nobody keeps is gone")
     check(ranges, store, spans[:1])
     assert sorted(store.asked) == asked
     check(ranges, store, spans)
     assert len(store.asked) == 5
     del second
-    wait_until(lambda: not ranges._rows, "nothing is kept")
+    wait_until(lambda: not ranges._known().rows, "nothing is kept")
     check(ranges, store, spans)
     assert len(store.asked) == 8
 
@@ -309,7 +309,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     wait_until(lambda: store.asked, "the first request")
     reader = threading.Thread(target=check, args=(ranges, store, [(2, 0, 9), (2, 9999, 9)]))
     reader.start()
-    wait_until(lambda: ranges._threads._jobs[0][0].args[0].part == 2, "what is urgent")
+    wait_until(lambda: ranges._own().threads._jobs[0][0].args[0].part == 2, "what is urgent")
     store.gate.set()
     reader.join()
     wait_until(lambda: len(store.asked) == 7, "all requests")
@@ -344,7 +344,7 @@ def test_a_fork_begins_anew_and_both_sides_go_on():
         store.gate = threading.Event()  # as a lock would be, it is held for ever here
         store.gate.set()
         check(ranges, store, anywhere(store, 50))
-        return ranges.requests == len(store.asked) - 1
+        return ranges.received[0] == len(store.asked) - 1
 
     assert in_fork(forked)
     store.gate.set()

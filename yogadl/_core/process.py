@@ -1,7 +1,11 @@
-"""A lock that works after a fork; the end of daemon threads that read while the interpreter exits."""
+"""What works after a fork: a lock, values; the end of daemon threads that read while Python exits."""
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
 
 
 class ProcessLock:
@@ -21,6 +25,34 @@ class ProcessLock:
 
     def __exit__(self, *_: object) -> None:
         self._locks[os.getpid()].release()
+
+
+class PerProcess(Generic[Value]):
+    """A value for each process, such as a client with its connections. Safe to use from several threads.
+
+    Args:
+        make: Makes the value; pickled with this object.
+    """
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._values: dict[int, Value] = {}  # by process id
+        self._lock = ProcessLock()
+
+    def __call__(self) -> Value:
+        """Return this process's value."""
+        value = self._values.get(os.getpid())
+        if value is not None:
+            return value
+        with self._lock:
+            value = self._values.get(os.getpid())
+            if value is None:
+                # A parent's value stays in the dict: dropping it here could end the parent's connections.
+                value = self._values[os.getpid()] = self._make()
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
 
 
 def end_daemon_at_exit() -> None:

@@ -21,12 +21,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from yogadl._core.process import PerProcess
 from yogadl.errors import StorageError
 from yogadl.storage._objects.bucket import Body, FetchedRange, Object, replaced
 from yogadl.storage._objects.retry import TransientError
 from yogadl.storage._objects.store import (
     NotCarriedOverError,
-    PerProcess,
     Store,
     Transport,
     Verb,

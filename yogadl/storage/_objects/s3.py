@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from yogadl._core.key import library_version
 from yogadl._core.printable import without_secrets
+from yogadl._core.process import PerProcess
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._objects.bucket import Body, Object
 from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy, UnreachableError
@@ -21,7 +22,6 @@ from yogadl.storage._objects.store import (
     CountedBytes,
     NotCarriedOverError,
     Page,
-    PerProcess,
     Refusal,
     Sdk,
     Transport,

@@ -4,7 +4,6 @@ import enum
 import errno
 import io
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +12,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from yogadl._core.printable import masked, printable, without_secrets
-from yogadl._core.process import ProcessLock
 from yogadl.errors import ConfigurationError, CredentialsError, MissingDependencyError, StorageError
 from yogadl.storage._objects.bucket import Body, Object, replaced
 from yogadl.storage._objects.retry import TransientError
@@ -122,8 +120,6 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CONNECTIONS: Final = 64
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
-
-Value = TypeVar("Value")
 
 
 class PastEndError(StorageError):
@@ -294,34 +290,6 @@ class CountedFile(io.FileIO):
         content = super().read(size) or b""
         self._sent(len(content))
         return content
-
-
-class PerProcess(Generic[Value]):
-    """A value for each process, such as a client with its connections. Safe to use from several threads.
-
-    Args:
-        make: Makes the value; pickled with this object.
-    """
-
-    def __init__(self, make: Callable[[], Value]) -> None:
-        self._make = make
-        self._values: dict[int, Value] = {}  # by process id
-        self._lock = ProcessLock()
-
-    def __call__(self) -> Value:
-        """Return this process's value."""
-        value = self._values.get(os.getpid())
-        if value is not None:
-            return value
-        with self._lock:
-            value = self._values.get(os.getpid())
-            if value is None:
-                # A parent's value stays in the dict: dropping it here could end the parent's connections.
-                value = self._values[os.getpid()] = self._make()
-        return value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PerProcess, (self._make,)
 
 
 def checked_endpoint(url: Any) -> str | None:  # a value from the user, of any type

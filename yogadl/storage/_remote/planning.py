@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from yogadl._core.process import ProcessLock
+from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Announced, Int64s, Prices, Stretches
 from yogadl._format.part_file import HeldRows
 from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
@@ -154,6 +154,27 @@ class Window(Protocol):
         """Return a new range, which this window keeps."""
 
 
+class _Known:
+    """The ranges that a process has or has requested.
+
+    Attributes:
+        rows: Those that handles keep, by position, if all parts were joined.
+        handles: The handles, the oldest first.
+        windows: The windows.
+        pages: The pages, by number; they are kept.
+    """
+
+    def __init__(self) -> None:
+        self.rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
+        self.handles: list[weakref.ref[AnnouncedRanges]] = []
+        self.windows: list[weakref.ref[Window]] = []
+        self.pages = Extents()
+
+    def living_windows(self) -> list[Window]:
+        """Return the windows that are still read from."""
+        return [window for reference in self.windows if (window := reference()) is not None]
+
+
 class RangePolicy:
     """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
 
@@ -169,17 +190,7 @@ class RangePolicy:
         self.gap_bytes = gap_bytes
         self.sizes = sizes
         self._lock = ProcessLock()
-        self._forget()
-
-    def _forget(self) -> None:
-        # By position, if all parts were joined: the ranges that handles keep.
-        self._rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
-        self._handles: list[weakref.ref[AnnouncedRanges]] = []  # the oldest first
-        self._windows: list[weakref.ref[Window]] = []
-        self._pages = Extents()  # by number; they are kept
-
-    def _begin(self) -> None:
-        """Make sure that this object can be used; called with its lock."""
+        self._known = PerProcess(_Known)  # a forked child has no threads that would read for it
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         """Make a request."""
@@ -208,7 +219,6 @@ class RangePolicy:
             held.add(parts, positions, lengths)
             return
         with self._lock:
-            self._begin()
             self._find_pages(self._numbering.numbers(*full_of(parts, positions, lengths)), is_urgent=False)
 
     def announce_rows(self, held: AnnouncedRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
@@ -216,7 +226,6 @@ class RangePolicy:
         parts, positions, lengths = full_of(parts, positions, lengths)
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         with self._lock:
-            self._begin()
             self._take(keys, spans, held, is_urgent=False)
 
     def add_to_window(self, window: Window, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
@@ -224,14 +233,11 @@ class RangePolicy:
         parts, positions, lengths = full_of(parts, positions, lengths)
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         with self._lock:
-            self._begin()
-            self._windows = [weakref.ref(each) for each in {*self._living_windows(), window}]
+            known = self._known()
+            known.windows = [weakref.ref(each) for each in {*known.living_windows(), window}]
             missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
             for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
                 self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
-
-    def _living_windows(self) -> list[Window]:
-        return [window for reference in self._windows if (window := reference()) is not None]
 
     def _take(
         self,
@@ -246,9 +252,9 @@ class RangePolicy:
 
         `held` keeps them all.
         """
-        found: dict[int, Extent] = {}
+        found, rows = dict[int, Extent](), self._known().rows
         for number, (key, span) in enumerate(zip(keys, spans, strict=True)):
-            extent = self._rows.get(key)
+            extent = rows.get(key)
             if extent is None or extent.stop < span[2] or extent.has_failed:
                 extent = next(filter(None, (window.find(key, span) for window in windows)), None)
             if extent is not None:
@@ -258,18 +264,19 @@ class RangePolicy:
             found.update(dict.fromkeys((missing[member] for member in members), extent))
         extents = [found[number] for number in range(len(spans))]
         if held is not None:
-            self._rows.update((keys[number], found[number]) for number in missing)
+            rows.update((keys[number], found[number]) for number in missing)
             self._keep(extents, held)
         return extents
 
     def _keep(self, extents: list[Extent], held: AnnouncedRanges) -> None:
         """Let a handle keep these ranges; drop the oldest ones that exceed the room, but not its last one."""
+        known = self._known()
         if not held.extents:
-            self._handles.append(weakref.ref(held))
+            known.handles.append(weakref.ref(held))
         for extent in extents:
             held.keep(extent)
-        self._handles = [handle for handle in self._handles if handle() is not None]
-        handles = [handle for reference in self._handles if (handle := reference()) is not None]
+        known.handles = [handle for handle in known.handles if handle() is not None]
+        handles = [handle for reference in known.handles if (handle := reference()) is not None]
         size_bytes = sum(handle.size_bytes for handle in handles)
         for handle in handles:
             while size_bytes > MOST_HELD_BYTES and len(handle.extents) > (handle is held):
@@ -277,11 +284,12 @@ class RangePolicy:
 
     def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
         """Return the range of each of these pages, and request the pages that are not here."""
-        found = {number: page for number in numbers if (page := self._pages.get(number)) is not None}
+        pages = self._known().pages
+        found = {number: page for number in numbers if (page := pages.get(number)) is not None}
         missing = [number for number in numbers if number not in found]
         for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
             new = {missing[member] for member in members}
-            self._pages.put(new, extent, is_kept=True)
+            pages.put(new, extent, is_kept=True)
             found.update(dict.fromkeys(new, extent))
         return found
 
@@ -406,7 +414,7 @@ class _RangeCounter(RangePolicy):
     @property
     def page_count(self) -> int:
         """The number of pages that were requested."""
-        return len(self._pages)
+        return len(self._known().pages)
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool

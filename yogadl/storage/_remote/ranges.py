@@ -5,7 +5,6 @@
 
 import errno
 import itertools
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from yogadl._core.process import ProcessLock
+from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import HeldRows
@@ -48,6 +47,22 @@ _MOST_ANNOUNCED: Final = 2**16
 _MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
+class _Requests:
+    """What a process has requested.
+
+    Attributes:
+        requests: The number of requests that were answered.
+        received_bytes: The number of bytes received.
+        tags: The tags of the parts' objects.
+        threads: The threads that make requests.
+    """
+
+    def __init__(self) -> None:
+        self.requests = self.received_bytes = 0
+        self.tags: dict[int, str] = {}
+        self.threads = DaemonThreads(_THREADS, "yogadl-ranges")
+
+
 class Ranges(RangePolicy):
     """Read ranges of a cache's parts, from windows if these have them.
 
@@ -60,10 +75,6 @@ class Ranges(RangePolicy):
         pins: The pins of the published objects, or ``None`` to skip the check.
         foreign_file: Returns the foreign file of a number, or ``None`` if it is that of a part.
         gap_bytes: The largest gap between ranges that one request spans.
-
-    Attributes:
-        requests: The number of requests that this process has made.
-        received_bytes: The number of bytes received.
     """
 
     def __init__(
@@ -83,23 +94,13 @@ class Ranges(RangePolicy):
         self._comparing_lock = ProcessLock()
         self._count_lock = ProcessLock()
         self._damage: dict[int, CacheFormatError] = {}
-
-    def _forget(self) -> None:
-        """Begin anew: at the start, and after a fork, since the child has no threads of requests."""
-        super()._forget()
-        self._pid = os.getpid()
-        self.requests = self.received_bytes = 0
-        self._tags: dict[int, str] = {}  # the tags of the parts' objects
-        self._threads = DaemonThreads(_THREADS, "yogadl-ranges")
-
-    def _begin(self) -> None:
-        if os.getpid() != self._pid:
-            self._forget()
+        self._own = PerProcess(_Requests)
 
     @property
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made, and the number of bytes received."""
-        return (self.requests, self.received_bytes) if os.getpid() == self._pid else (0, 0)
+        own = self._own()
+        return own.requests, own.received_bytes
 
     def read(
         self,
@@ -126,7 +127,6 @@ class Ranges(RangePolicy):
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if keeps_pages:
             with self._lock:
-                self._begin()
                 pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
             bases = self._numbering.first[parts].tolist()
             return [
@@ -135,9 +135,8 @@ class Ranges(RangePolicy):
             ]
         keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
         with self._lock:
-            self._begin()
             handle = held if isinstance(held, AnnouncedRanges) else None
-            extents = self._take(keys, spans, handle, self._living_windows(), is_urgent=True)
+            extents = self._take(keys, spans, handle, self._known().living_windows(), is_urgent=True)
         content, gone = list[bytes | memoryview](), list[int]()
         for extent, (position, length) in zip(extents, each, strict=True):
             try:
@@ -155,10 +154,8 @@ class Ranges(RangePolicy):
 
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
-        with self._lock:
-            self._begin()
         if len(items) > 1:
-            list(self._threads.map(work, items))
+            list(self._own().threads.map(work, items))
         else:
             list(map(work, items))
 
@@ -173,7 +170,7 @@ class Ranges(RangePolicy):
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
-        self._threads.put(
+        self._own().threads.put(
             partial(self._get, extent),
             partial(extent.end, error=given_up),
             is_urgent=is_urgent,
@@ -197,7 +194,8 @@ class Ranges(RangePolicy):
             content = read_far(foreign, bucket, name, wanted.start, wanted.size_bytes)
             self._count(len(content))
             return content
-        tag = self._tags.get(part)
+        tags = self._own().tags
+        tag = tags.get(part)
         piece = bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
         if piece is None:
             raise CacheFormatError(
@@ -218,7 +216,7 @@ class Ranges(RangePolicy):
         if tag is None:
             self._check_published(part, bucket, name, piece.object.tag)
         # Requests that were made before the first answer have no tag, so their answers are compared here.
-        if self._tags.setdefault(part, piece.object.tag) != piece.object.tag:
+        if tags.setdefault(part, piece.object.tag) != piece.object.tag:
             raise replaced(bucket.url, name)
         self._count(len(piece.content))
         return piece.content
@@ -243,9 +241,10 @@ class Ranges(RangePolicy):
     def _count(self, size_bytes: int) -> None:
         """Count a request that was answered."""
         self._spending.add_bytes(size_bytes)
+        own = self._own()
         with self._count_lock:
-            self.requests += 1
-            self.received_bytes += size_bytes
+            own.requests += 1
+            own.received_bytes += size_bytes
 
 
 def _joined(pages: dict[int, Extent], base: int, position: int, length: int) -> bytes | memoryview:
@@ -281,6 +280,25 @@ class _Chunk:
     next: "_Chunk | None" = None
 
 
+class _KnownBlocks:
+    """The blocks that a process has, or was told of.
+
+    Attributes:
+        blocks: Those that were compared, by number; those of small fields are kept.
+        coming: What keeps the bytes that were requested ahead, until they are compared, by block.
+        chunks: By block, the chunks that were announced with it and not read yet.
+        recent: By field, its rows and its heap apart, the blocks announced shortly before.
+        last: By field, the chunk announced last.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = Extents()
+        self.coming: dict[int, AnnouncedRanges] = {}
+        self.chunks: dict[int, deque[_Chunk]] = {}
+        self.recent: defaultdict[int, Extents] = defaultdict(Extents)
+        self.last: dict[int, _Chunk] = {}
+
+
 class CheckedRanges:
     """Read ranges as `Ranges` does, but from whole blocks, each compared with its checksum.
 
@@ -298,18 +316,7 @@ class CheckedRanges:
         self._sums = sums
         self._places = BlockPlaces(sums)
         self._lock = ProcessLock()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state: at the start, and after a fork, since the child has no threads of requests."""
-        self._pid = os.getpid()
-        self._blocks = Extents()  # by number; those of small fields are kept
-        self._chunks: dict[int, deque[_Chunk]] = {}  # by block: the chunks announced with it and not read yet
-        # By block: what keeps the bytes that were requested ahead, until they are compared.
-        self._coming: dict[int, AnnouncedRanges] = {}
-        # By field, its rows and its heap apart: the blocks announced shortly before, and the last chunk.
-        self._recent: defaultdict[int, Extents] = defaultdict(Extents)
-        self._last: dict[int, _Chunk] = {}
+        self._known = PerProcess(_KnownBlocks)
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
@@ -322,25 +329,25 @@ class CheckedRanges:
         if not len(blocks):
             return
         with self._lock:
-            self._reset_after_fork()
             if keeps_pages:
                 self._request(np.unique(blocks).tolist())
                 return
             field = self._sums.group_of(int(blocks[0]))
-            recent = self._recent[field]
-            most_bytes = MOST_CHECKED_BYTES // 2 // len(self._recent)
+            known = self._known()
+            recent = known.recent[field]
+            most_bytes = MOST_CHECKED_BYTES // 2 // len(known.recent)
             new = new_blocks(recent, blocks, self._places, most_bytes, least=1)
             is_first = True
             for group, size_bytes in grouped(new, self._sums.length):
                 chunk = _Chunk(group, size_bytes, triggers_requests=is_first)
                 is_first = False
-                if field in self._last:
-                    self._last[field].next = chunk
-                self._last[field] = chunk
+                if field in known.last:
+                    known.last[field].next = chunk
+                known.last[field] = chunk
                 for block in group:
-                    self._chunks.setdefault(block, deque(maxlen=_MOST_ANNOUNCEMENTS)).append(chunk)
-            while len(self._chunks) > _MOST_ANNOUNCED:
-                del self._chunks[next(iter(self._chunks))]
+                    known.chunks.setdefault(block, deque(maxlen=_MOST_ANNOUNCEMENTS)).append(chunk)
+            while len(known.chunks) > _MOST_ANNOUNCED:
+                del known.chunks[next(iter(known.chunks))]
 
     def read(
         self,
@@ -375,16 +382,15 @@ class CheckedRanges:
 
     def _checked(self, blocks: list[int], *, keeps_pages: bool) -> list[tuple[int, Extent]]:
         """Return these blocks, which have arrived and were compared."""
-        extents, new = dict[int, Extent](), dict[int, Extent]()
+        extents, new, known = dict[int, Extent](), dict[int, Extent](), self._known().blocks
         try:
             with self._lock:
-                self._reset_after_fork()
                 self._request_ahead(blocks)
                 for block, span in zip(blocks, spans_of(*self._places.where(blocks)), strict=True):
-                    extent = self._blocks.get(block)
+                    extent = known.get(block)
                     if extent is None:
                         extent = new[block] = Extent(*span)
-                        self._blocks.put({block}, extent, is_kept=keeps_pages)
+                        known.put({block}, extent, is_kept=keeps_pages)
                     extents[block] = extent
                 self._renew(blocks)
             if new:
@@ -394,7 +400,7 @@ class CheckedRanges:
             if failed:
                 with self._lock:
                     for block, extent in failed.items():
-                        self._blocks.remove(block, extent)
+                        known.remove(block, extent)
                 for extent in failed.values():
                     extent.end(error=RuntimeError("the block was not read"))
         found = []
@@ -409,10 +415,10 @@ class CheckedRanges:
         """Read and compare these blocks."""
         sums, numbers = self._sums, np.fromiter(new, np.int64)
         self._ranges.in_threads(sums.load, sums.missing(numbers))
-        received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
         with self._lock:
-            for block in new:
-                self._coming.pop(block, None)
+            held = [self._known().coming.pop(block, None) for block in new]
+        received = self._ranges.read(*self._places.where(numbers), keeps_pages=False)
+        del held
         for (block, extent), content in zip(new.items(), received, strict=True):
             whole = bytes(content)  # a copy: the buffer received may be larger than this block
             sums.compare(block, whole)
@@ -420,20 +426,22 @@ class CheckedRanges:
 
     def _renew(self, blocks: list[int]) -> None:
         """Mark these blocks as most recently used; drop the least recently used ones that exceed the room."""
-        self._blocks.renew(blocks)
-        self._blocks.shrink(MOST_CHECKED_BYTES)
+        known = self._known().blocks
+        known.renew(blocks)
+        known.shrink(MOST_CHECKED_BYTES)
 
     def _request_ahead(self, blocks: list[int]) -> None:
         """Request the blocks that were announced together with these blocks and after them."""
-        most_bytes = AHEAD_BYTES // max(1, len(self._recent))
+        known = self._known()
+        most_bytes = AHEAD_BYTES // max(1, len(known.recent))
         for block in blocks:
-            chunks = self._chunks.get(block, ())
+            chunks = known.chunks.get(block, ())
             place = next((place for place, chunk in enumerate(chunks) if chunk.triggers_requests), None)
             if place is None:
                 continue
-            passed = [self._chunks[block].popleft() for _ in range(place + 1)]
+            passed = [known.chunks[block].popleft() for _ in range(place + 1)]
             if not chunks:
-                del self._chunks[block]
+                del known.chunks[block]
             chunk: _Chunk | None = passed[-1]
             ahead_bytes = -passed[-1].size_bytes
             while chunk is not None and ahead_bytes < most_bytes:
@@ -445,14 +453,11 @@ class CheckedRanges:
 
     def _request(self, blocks: list[int]) -> None:
         self._renew(blocks)
-        new = [block for block in blocks if block not in self._blocks]
+        known = self._known()
+        new = [block for block in blocks if block not in known.blocks]
         if new:
             held = AnnouncedRanges(self._ranges)
             held.add(*self._places.where(new))
-            self._coming.update(dict.fromkeys(new, held))
-            while len(self._coming) > _MOST_ANNOUNCED:
-                del self._coming[next(iter(self._coming))]
-
-    def _reset_after_fork(self) -> None:
-        if os.getpid() != self._pid:
-            self._reset()
+            known.coming.update(dict.fromkeys(new, held))
+            while len(known.coming) > _MOST_ANNOUNCED:
+                del known.coming[next(iter(known.coming))]
