@@ -27,7 +27,7 @@ yogadl._foreign.megatron Megatron
 yogadl._foreign.npy Npy
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
-yogadl._format.foreign ForeignFile ForeignFiles
+yogadl._format.foreign ForeignFile ForeignFiles PartFile
 yogadl.storage._files.foreign_stores ForeignStores
 yogadl.storage._builds.adopted source_of
 yogadl.storage._builds.adopted_files format_of_name

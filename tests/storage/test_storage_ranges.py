@@ -16,6 +16,7 @@ from inside import (
     AnnouncedRanges,
     FetchedRange,
     Object,
+    PartFile,
     Ranges,
     ReplacedError,
     Spending,
@@ -62,7 +63,7 @@ class Store:
         return FetchedRange(memoryview(content), Object(name, len(self.parts[part]), self.tag, 0.0))
 
     def ranges(self, spending=None):
-        return Ranges(lambda part: (self, str(part)), self.sizes, spending or Spending())
+        return Ranges(lambda part: (self, str(part), PartFile("", 0)), self.sizes, spending or Spending())
 
 
 def arrays(spans):

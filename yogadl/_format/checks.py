@@ -11,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import Entries, VaryingField
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.part_file import PartFiles
 from yogadl._format.reader import Reader
@@ -83,9 +84,8 @@ class Checksums:
         self.part = np.concatenate([part_numbers[:0], *parts_of_blocks])
         self.file = self.part.astype(np.int64)
         for number, field in enumerate(table.fields):
-            of_heap = self.file[self.blocks_of(number, "heap")]
-            is_foreign = field.heap_file >= 0
-            of_heap[is_foreign] = len(table) + field.heap_file[is_foreign]
+            heap = self.blocks_of(number, "heap")
+            self.file[heap] = table.files.of_blocks(self.file[heap], field.heap_file)
         self._checksum = np.zeros(len(self.part), np.uint64)
         self._is_loaded = np.zeros(len(table), bool)
 
@@ -141,10 +141,10 @@ class Checksums:
         block_in_part = block - int(self.first[group]) - int(self._first_blocks[group][part])
         records_in_part = self._index_of(part).fields[number].records_of(kind, block_in_part, end - first)
         records = range(first + records_in_part.start, first + records_in_part.stop)
-        own, file = len(self.table), int(self.file[block])
-        if file >= own:
-            address = self.table.foreign[file - own].address
-            raise damage_error(self._what, self._names[number], records, address, f"{REFRESH}. {_IN_MIRROR}")
+        file = self.table.files[int(self.file[block])]
+        if isinstance(file, ForeignFile):
+            where, remedy = file.address, f"{REFRESH}. {_IN_MIRROR}"
+            raise damage_error(self._what, self._names[number], records, where, remedy)
         raise damage_error(self._what, self._names[number], records, self._part_name(part), self._remedy)
 
     def _part_name(self, part: int) -> str:

@@ -291,8 +291,7 @@ class VaryingField:
             self._part_of_layout, self._layout_of_part = first, numbers.reshape(-1)
             self._is_uniform = len(layouts) == 1 and bool(field.varying[0])
             self._has_codec = bool(field.codec.any())
-            # A foreign file is numbered after the parts.
-            self._first_foreign = len(table) if field.are_foreign.any() else None
+            self._has_foreign = bool(field.are_foreign.any())
             self._heap_bytes = int(field.heap_length.sum())
             self._value_bytes = int(field.value_bytes().sum())
             # Decoded values of which the last call of `stretches` returned no end, by record.
@@ -404,9 +403,8 @@ class VaryingField:
         if int(stored.sum()) > self._heap_bytes or int(lengths.sum()) > self._value_bytes:
             self._check_sharing(rows, stored, lengths)
         files = parts
-        if self._first_foreign is not None:
-            foreign = table.heap_file[numbers]
-            files = np.where(foreign < 0, parts, foreign + self._first_foreign)
+        if self._has_foreign:
+            files = rows.parts.table.files.of_blocks(parts, table.heap_file[numbers])
         positions = starts + table.heap_position[numbers]
         return Entries(blocks, files, positions, stored, lengths, entries[:, ENTRY_WORDS + is_coded :])
 
@@ -588,7 +586,7 @@ class VaryingField:
             return [pickle.loads(value) for value in data]
         try:
             if leaf.dtype == JSON:
-                return decode_all(data) if self._first_foreign is None else list(map(decode_foreign, data))
+                return decode_all(data) if not self._has_foreign else list(map(decode_foreign, data))
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))
             if not shapes.shape[1]:
@@ -598,12 +596,12 @@ class VaryingField:
                 return [decode_value(leaf, value, shape) for value, shape in zip(data, each, strict=True)]
             return [_writable(value, self._dtype, shape) for value, shape in zip(data, each, strict=True)]
         except ValueError as error:
-            if self._first_foreign is not None and leaf.dtype == JSON:
+            if self._has_foreign and leaf.dtype == JSON:
                 raise CacheFormatError(
                     f"a value in a foreign file is no JSON, or has no exact form here ({error}): adopt the "
                     "files with read=True, which says where"
                 ) from error
-            if self._first_foreign is not None and leaf.dtype == STR:  # adopted without reading it
+            if self._has_foreign and leaf.dtype == STR:  # adopted without reading it
                 raise CacheFormatError(
                     "a text in a foreign file is not UTF-8: adopt the files with read=True, which says where"
                 ) from error

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -21,6 +21,24 @@ MAX_FOREIGN_BYTES: Final = 2**46  # of all foreign files of a version, as of all
 
 
 @frozen
+class PartFile:
+    """A part of a version.
+
+    Args:
+        sha256: Its name: the sha256 of its bytes.
+        size_bytes: Its size.
+    """
+
+    sha256: str
+    size_bytes: int
+
+    @property
+    def label(self) -> str:
+        """A name for messages."""
+        return f"part {self.sha256}"
+
+
+@frozen
 class ForeignFile:
     """One state of a foreign file; a file that was changed is another one.
 
@@ -33,6 +51,11 @@ class ForeignFile:
     address: str
     size_bytes: int
     tag: str
+
+    @property
+    def label(self) -> str:
+        """A name for messages."""
+        return self.address
 
     @property
     def is_local(self) -> bool:
@@ -149,3 +172,45 @@ class ForeignFiles:
 
 
 NO_FOREIGN: Final = ForeignFiles.of(())
+
+
+class Files:
+    """All files in which values of a version lie, by number: its parts, and foreign files.
+
+    How they are numbered is known here alone.
+
+    Args:
+        sha256: The name of each part.
+        part_bytes: The size of each part.
+        foreign: The foreign files.
+
+    Attributes:
+        sizes: The size of each file.
+        foreign: The numbers of the foreign files.
+        mappable: The number of the first file that is not to be mapped: anybody may cut foreign files of this
+            machine, which would end a process that maps them. A mirror's copies of others are its own.
+    """
+
+    def __init__(self, sha256: Sequence[str], part_bytes: Int64s, foreign: ForeignFiles) -> None:
+        self._sha256 = sha256
+        self._foreign = foreign
+        self._own = len(sha256)
+        self.sizes = np.concatenate([part_bytes, foreign.size_bytes]) if len(foreign) else part_bytes
+        self.foreign = range(self._own, len(self.sizes))
+        self.mappable = self._own if foreign.are_any_local else len(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: int) -> PartFile | ForeignFile:
+        if file < self._own:
+            return PartFile(self._sha256[file], int(self.sizes[file]))
+        return self._foreign[file - self._own]
+
+    def of_blocks(self, parts: Int64s, foreign: Int64s) -> Int64s:
+        """Return the file of each block: its part, or the foreign file of this number, if it is not -1."""
+        return np.where(foreign < 0, parts, foreign + self._own)
+
+    def any_foreign(self, flags: NDArray[np.bool_]) -> bool:
+        """Return whether the flag of any foreign file is set, given one for each file."""
+        return bool(flags[self._own :].any())

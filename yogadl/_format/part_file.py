@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.foreign import ForeignFile, PartFile
 from yogadl.errors import CacheFormatError, StorageError
 
 _MOST_OPEN_FILES: Final = 1024
@@ -164,6 +164,11 @@ def open_foreign(path: str, file: ForeignFile) -> int:
     return descriptor
 
 
+def open_file(path: str, file: PartFile | ForeignFile) -> int:
+    """Open a file of a version, or the copy of it at this path; see `open_part` and `open_foreign`."""
+    return open_part(path, file.size_bytes) if isinstance(file, PartFile) else open_foreign(path, file)
+
+
 def require_unchanged(descriptor: int, path: str, file: ForeignFile) -> None:
     """Make sure that an open foreign file is as it was; of the mirror's copy, that it has its size.
 
@@ -182,13 +187,16 @@ class OpenFile:
     Args:
         descriptor: Its descriptor, which this object closes.
         path: Its path.
-        file: What it must stay, if it is a local foreign file, into which anybody may write.
+        file: The file of the version whose bytes it has.
+
+    Attributes:
+        file: The file, if it is a local foreign one, into which anybody may write: it must stay as it is.
     """
 
-    def __init__(self, descriptor: int, path: str, file: ForeignFile | None = None) -> None:
+    def __init__(self, descriptor: int, path: str, file: PartFile | ForeignFile) -> None:
         self.descriptor = descriptor
         self.path = path
-        self._file = file
+        self.file = file if isinstance(file, ForeignFile) and file.is_local else None
         weakref.finalize(self, os.close, descriptor).atexit = False  # daemon threads may still read then
         status = os.fstat(descriptor)
         self._looks = _looks(status)
@@ -200,17 +208,17 @@ class OpenFile:
 
         Whoever gives a file its old time of change, or its name to another file, changes its inode's time.
         """
-        return self._file is None or _looks(os.fstat(self.descriptor)) == self._looks
+        return self.file is None or _looks(os.fstat(self.descriptor)) == self._looks
 
     def problem(self) -> CacheFormatError:
         """Return the error of a foreign file that was changed."""
-        assert self._file is not None
+        assert self.file is not None
         try:
             status = os.lstat(self.path)  # a link is refused, as when it is opened
         except OSError as error:
-            return changed_foreign(self._file, f"{error.strerror}")
-        if (status.st_size, str(status.st_mtime_ns)) != (self._file.size_bytes, self._file.tag):
-            return changed_foreign(self._file, "it was written since")
+            return changed_foreign(self.file, f"{error.strerror}")
+        if (status.st_size, str(status.st_mtime_ns)) != (self.file.size_bytes, self.file.tag):
+            return changed_foreign(self.file, "it was written since")
         return CacheFormatError(
             f"{self.path} was replaced, or was written and given its old time of change, since it was first "
             "read here; or only its owner, mode or links were changed. Compare it by storage.verify, and "

@@ -18,14 +18,12 @@ from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
-from yogadl._format.foreign import ForeignFile
 from yogadl._format.part_file import (
     HeldRows,
     OpenFile,
     PartFiles,
     most_open_files,
-    open_foreign,
-    open_part,
+    open_file,
     read_at,
     unreadable,
 )
@@ -264,17 +262,14 @@ class Parts:
 
     def __init__(self, table: PartTable, files: PartFiles, *, maps: bool) -> None:
         self.table = table
-        self.sizes = table.file_bytes()
-        # Files that are not ours are read: anybody may cut them, which would end a process that maps them. A
-        # mirror's copies are ours.
-        mappable = len(table) if table.foreign.are_any_local else len(self.sizes)
-        self.mapped = min(mappable, MAX_MAPPED_PARTS) if maps else 0
-        self.are_all_mappable = self.mapped == mappable
+        self.sizes = table.files.sizes
+        self.mapped = min(table.files.mappable, MAX_MAPPED_PARTS) if maps else 0
+        self.are_all_mappable = self.mapped == table.files.mappable
         self._files = files
         self.has_foreign = len(table.foreign) > 0
-        # When the inode of each local foreign file was changed last, as this reader saw it first; 0: not yet.
-        # It finds a file that was given its old time of change.
-        self._ctime_ns = np.zeros(len(table.foreign), np.int64)
+        # When the inode of each local foreign file was changed last, as this reader saw it first. It finds a
+        # file that was given its old time of change.
+        self._ctime_ns: dict[int, int] = {}
         self._held_open: dict[int, OpenFile] = {}
         self._lock = ProcessLock()
         self._most_open = most_open_files()
@@ -399,30 +394,25 @@ class Parts:
         found = self._held_open.get(part)
         if found is not None:
             return found
-        file = self._foreign(part)
         try:
-            opened = self._open_file(part, file)
+            opened = self._open_file(part)
         except StorageError as error:
             if error.errno != errno.EMFILE or not self._held_open:
                 raise
             self._held_open.clear()
-            opened = self._open_file(part, file)
-        if file is not None and file.is_local:
-            number = part - len(self.table)
-            if self._ctime_ns[number] not in (0, opened.ctime_ns):
+            opened = self._open_file(part)
+        if opened.file is not None:
+            if self._ctime_ns.setdefault(part, opened.ctime_ns) != opened.ctime_ns:
                 raise opened.problem()
-            self._ctime_ns[number] = opened.ctime_ns
             with self._lock:
                 while len(self._held_open) >= self._most_open:
                     del self._held_open[next(iter(self._held_open))]
                 self._held_open[part] = opened
         return opened
 
-    def _open_file(self, part: int, file: ForeignFile | None) -> OpenFile:
-        path = self._files.path(part)
-        if file is None:
-            return OpenFile(open_part(path, int(self.table.size_bytes[part])), path)
-        return OpenFile(open_foreign(path, file), path, file if file.is_local else None)
+    def _open_file(self, part: int) -> OpenFile:
+        path, file = self._files.path(part), self.table.files[part]
+        return OpenFile(open_file(path, file), path, file)
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
@@ -434,16 +424,11 @@ class Parts:
 
     def name(self, part: int) -> str:
         """Return a name of a part or of a foreign file for messages."""
-        file = self._foreign(part)
-        return f"part {self.table.sha256[part]}" if file is None else file.address
-
-    def _foreign(self, part: int) -> ForeignFile | None:
-        """Return the foreign file of that number; ``None`` if it is that of a part."""
-        return None if part < len(self.table) else self.table.foreign[part - len(self.table)]
+        return self.table.files[part].label
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
         """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
-        if self.away is not None and self.has_foreign and self.away.are_away[len(self.table) :].any():
+        if self.away is not None and self.table.files.any_foreign(self.away.are_away):
             return np.ones(len(parts), bool)
         return self.are_away(parts)
 
@@ -463,10 +448,7 @@ class Parts:
 
 def _open_mapped(table: PartTable, files: PartFiles, number: int) -> int:
     """Open the file of a part, or the mirror's copy of a foreign file."""
-    own = len(table)
-    if number < own:
-        return open_part(files.path(number), int(table.size_bytes[number]))
-    return open_foreign(files.path(number), table.foreign[number - own])
+    return open_file(files.path(number), table.files[number])
 
 
 def _kept_fields(table: PartTable) -> Kept:

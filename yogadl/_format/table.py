@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, overload
 
 import numpy as np
@@ -11,7 +12,7 @@ from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import CODECS, MOST_RATIO
-from yogadl._format.foreign import FOREIGN, NO_FOREIGN, ForeignFiles
+from yogadl._format.foreign import FOREIGN, NO_FOREIGN, Files, ForeignFiles
 from yogadl.errors import CacheFormatError
 
 # Store named arrays in one small file: part indexes and part tables.
@@ -208,11 +209,10 @@ class PartTable:
             return int(self.size_bytes.sum())
         return sum(self.size_bytes.tolist())
 
-    def file_bytes(self) -> Int64s:
-        """Return the size of each file: of the parts, then of the foreign files."""
-        if not len(self.foreign):
-            return self.size_bytes
-        return np.concatenate([self.size_bytes, self.foreign.size_bytes])
+    @cached_property
+    def files(self) -> Files:
+        """All files in which the values lie."""
+        return Files(self.sha256, self.size_bytes, self.foreign)
 
     @property
     def container(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, is_hash
+from yogadl._format.foreign import ForeignFile, PartFile
 from yogadl.errors import CacheFormatError
 
 # Patterns of the names below a dataset, not compiled here: a process that only reads does not need them.
@@ -86,6 +87,12 @@ def indexes(dataset_id: str, sha256: str, index_sha256: str) -> tuple[str, str]:
 def dictionary(dataset_id: str, sha256: str) -> str:
     """Return the name of a dictionary that compressed values of parts need."""
     return f"{parts(dataset_id)}/{_checked_hash(sha256)}{DICTIONARY_SUFFIX}"
+
+
+def file_of(dataset_id: str, file: PartFile | ForeignFile) -> str:
+    """Return the name of a part, or of a mirror's copy of a foreign file."""
+    kind = part if isinstance(file, PartFile) else foreign
+    return kind(dataset_id, file.sha256)
 
 
 def foreign(dataset_id: str, sha256: str) -> str:

@@ -28,7 +28,7 @@ from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.codec import RAW, SAME, ZSTD, Codec, codecs_of, recorded_codecs
 from yogadl._format.columns import ForeignValues, stored_column
 from yogadl._format.fields import Entries
-from yogadl._format.foreign import FOREIGN
+from yogadl._format.foreign import FOREIGN, ForeignFile
 from yogadl._format.layout import PartIndex, SealedPart
 from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
@@ -427,7 +427,7 @@ class _ForeignBlocks:
         if self._index is None or self._index[0] != part:
             self._index = part, read_index(self._root, self._manifest.key, table, part)
         block = int(field.heap_first_block[part]) + of_part
-        file = len(table) + int(field.heap_file[block])
+        file = int(entries.files[0])
         place = file, int(field.heap_position[block]), int(field.heap_length[block])
         checksum = int(self._index[1].fields[number].heap.checksum[of_part])
         if checksum == UNREAD:
@@ -437,7 +437,7 @@ class _ForeignBlocks:
             data = np.frombuffer(self._reader.bytes_of(*place), np.uint8)
             if xxh3_64_intdigest(data.data) != checksum:
                 name = self._manifest.spec.fields[number].name
-                address = table.foreign[file - len(table)].address
+                address = table.files[file].label
                 records = range(int(indices[0]), int(indices[-1]) + 1)
                 raise damage_error(str(self._manifest.key), name, records, address)
             self._held[place] = data  # other fields may share it
@@ -457,7 +457,9 @@ class _ForeignBlocks:
         if not shapes.shape[1]:
             shapes = np.zeros((len(shapes), 1), np.int64)
         starts = entries.positions - position
-        where = table.foreign[file - len(table)], position, length, checksum, data
+        foreign = table.files[file]
+        assert isinstance(foreign, ForeignFile)
+        where = foreign, position, length, checksum, data
         return ForeignValues(*where, starts, entries.lengths, shapes, not leaf.is_numeric)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.codec import MAX_DICTIONARY_BYTES
+from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import ArrayFile, LateSha256Names, PartTable
 from yogadl.errors import CacheFormatError
@@ -38,10 +39,10 @@ class PartPaths:
 
     def path(self, part: int) -> str:
         """Return the path of the part of that number, or of a foreign file."""
-        own = len(self._table)
-        if part >= own:
-            return self._table.foreign[part - own].address
-        return str(self._folder.path(_names.part(self._id, self._table.sha256[part])))
+        file = self._table.files[part]
+        if isinstance(file, ForeignFile):
+            return file.address
+        return str(self._folder.path(_names.part(self._id, file.sha256)))
 
     def dictionary(self, sha256: str) -> bytes:
         """Return a dictionary of the parts."""

@@ -37,7 +37,7 @@ from yogadl.storage._remote.eviction import (
     evict_for,
     evict_to_free,
 )
-from yogadl.storage._remote.mirrored_cache import MirroredCache, Places, no_places
+from yogadl.storage._remote.mirrored_cache import MirroredCache, PlacesOf, no_places
 
 _log = logging.getLogger("yogadl")
 
@@ -165,7 +165,7 @@ class Mirror:
             sweep(location.builds)
 
     def hold(
-        self, manifest: Manifest, places: Places = no_places, *, with_dictionaries: bool = True
+        self, manifest: Manifest, places: PlacesOf = no_places, *, with_dictionaries: bool = True
     ) -> MirroredCache:
         """Hold the mirror's files of a cache; only its part table, and dictionaries, are downloaded.
 
@@ -180,7 +180,7 @@ class Mirror:
         )
 
     def fill(
-        self, manifest: Manifest, places: Places = no_places, *, progress: Received | None = None
+        self, manifest: Manifest, places: PlacesOf = no_places, *, progress: Received | None = None
     ) -> list[str]:
         """Download a cache with its indexes, and compare files that were here before with their checksums.
 
@@ -213,7 +213,7 @@ class Mirror:
             cache.complete_indexes(range(len(cache.table)))
             return cache.mended
 
-    def mend(self, manifest: Manifest, places: Places = no_places) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: PlacesOf = no_places) -> tuple[int, list[str]]:
         """Compare the files of a cache that are here with their checksums; download damaged ones again.
 
         Returns:
@@ -446,18 +446,18 @@ class NoMirror(Mirror):
         return NoMirror, (self._bucket,)
 
     def hold(
-        self, manifest: Manifest, places: Places = no_places, *, with_dictionaries: bool = True
+        self, manifest: Manifest, places: PlacesOf = no_places, *, with_dictionaries: bool = True
     ) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"hold {manifest.key}")
 
     def fill(
-        self, manifest: Manifest, places: Places = no_places, *, progress: Received | None = None
+        self, manifest: Manifest, places: PlacesOf = no_places, *, progress: Received | None = None
     ) -> NoReturn:
         """Raise a `ConfigurationError`, since there is no mirror."""
         raise self._refusal(f"download {manifest.key}")
 
-    def mend(self, manifest: Manifest, places: Places = no_places) -> tuple[int, list[str]]:
+    def mend(self, manifest: Manifest, places: PlacesOf = no_places) -> tuple[int, list[str]]:
         """Return that no files are here."""
         return 0, []
 

@@ -57,13 +57,14 @@ _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
 
 
-# Returns the bucket and the name of each foreign file of a table.
-Places = Callable[[PartTable], Sequence[tuple[Bucket, str] | None]]
+# The bucket and the name of each foreign file, by its number; None for a file of this machine.
+Places = Mapping[int, tuple[Bucket, str] | None]
+PlacesOf = Callable[[PartTable], Places]
 
 
-def no_places(table: PartTable) -> Sequence[tuple[Bucket, str] | None]:
+def no_places(table: PartTable) -> Places:
     """Return the places of a cache without foreign files."""
-    return ()
+    return {}
 
 
 class MirroredCache:
@@ -76,7 +77,7 @@ class MirroredCache:
         bucket: The bucket of the cache.
         location: The mirror.
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
-        places: Returns bucket and name of each of its foreign files, which are numbered after the parts.
+        places: Returns bucket and name of each of its foreign files.
         with_dictionaries: Whether its dictionaries are downloaded now, too.
 
     Attributes:
@@ -90,7 +91,7 @@ class MirroredCache:
         bucket: Bucket,
         location: MirrorLocation,
         manifest: Manifest,
-        places: "Places" = no_places,
+        places: PlacesOf = no_places,
         *,
         with_dictionaries: bool = True,
     ) -> None:
@@ -107,7 +108,7 @@ class MirroredCache:
         self._release = self._register_reader()
         try:
             self.table = self._open_table()
-            self.sizes = self.table.file_bytes()
+            self.sizes = self.table.files.sizes
             self._places = places(self.table)
             for sha256 in (
                 self.table.dictionaries if with_dictionaries else ()
@@ -288,8 +289,8 @@ class MirroredCache:
         """
         from yogadl.storage._catalogue.verify import foreign_blocks  # reading does not need it
 
-        numbers = enumerate(self.table.foreign, len(self.table))
-        here = {file: self._part(number) for number, file in numbers if self.is_here(number)}
+        numbers = zip(self.table.foreign, self.table.files.foreign, strict=True)
+        here = {file: self._part(number) for file, number in numbers if self.is_here(number)}
         compared: set[ForeignFile] = set()
         damaged: dict[ForeignFile, Download] = {}
         root = BucketRoot(self._bucket)
@@ -350,10 +351,7 @@ class MirroredCache:
 
     def _name(self, number: int) -> str:
         """Return the name of the file of a part, or of the copy of a foreign file."""
-        own, dataset_id = len(self.table), self._manifest.key.id
-        if number < own:
-            return _names.part(dataset_id, self.table.sha256[number])
-        return _names.foreign(dataset_id, self.table.foreign[number - own].sha256)
+        return _names.file_of(self._manifest.key.id, self.table.files[number])
 
     def _missing(self, numbers: Sequence[int]) -> list[Download]:
         """Return the downloads of missing parts; equal parts have one file, so they get one download."""
@@ -361,13 +359,10 @@ class MirroredCache:
         return [self._part(number) for number in missing.values()]
 
     def _part(self, number: int) -> Download:
-        own, name = len(self.table), self._name(number)
-        size_bytes, path = int(self.sizes[number]), self.folder.path(name)
-        if number < own:
-            return Download(name, self.table.sha256[number], size_bytes, path)
-        foreign = self.table.foreign[number - own]
-        place = self._places[number - own]
-        return Download(name, foreign.sha256, size_bytes, path, foreign=foreign, place=place)
+        name, file = self._name(number), self.table.files[number]
+        foreign = file if isinstance(file, ForeignFile) else None
+        where = name, file.sha256, file.size_bytes, self.folder.path(name)
+        return Download(*where, foreign=foreign, place=self._places.get(number))
 
     def _index_names(self, number: int) -> tuple[str, ...]:
         """Return the names that a part's index may have in the bucket; here it has the first."""

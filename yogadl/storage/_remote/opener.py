@@ -32,7 +32,7 @@ from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.download import upload
 from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror
-from yogadl.storage._remote.mirrored_cache import MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
 from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
 
@@ -285,9 +285,9 @@ class MirrorOpener:
         files = RangedCache(self._bucket, manifest, table, self._spending, sums, places=places)
         return new_reader(manifest, table, files, sums if check else None, maps=False)
 
-    def _places(self, table: PartTable) -> list[tuple[Bucket, str] | None]:
+    def _places(self, table: PartTable) -> Places:
         """Return bucket and name of each foreign file."""
-        return [self.foreign.place(file.address) for file in table.foreign] if len(table.foreign) else []
+        return places_of(table, self.foreign) if len(table.foreign) else {}
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log that the mirror has no room, once in this process."""
@@ -425,6 +425,12 @@ def _leases(
     )
 
 
+def places_of(table: PartTable, stores: "ForeignStores") -> Places:
+    """Return bucket and name of each foreign file, if the storage may read it."""
+    numbers = zip(table.files.foreign, table.foreign, strict=True)
+    return {number: stores.place(file.address) for number, file in numbers}
+
+
 def files_with_foreign(
     manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
 ) -> "PartFiles":
@@ -432,8 +438,10 @@ def files_with_foreign(
     if table.foreign.are_all_local:
         return own
     nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
-    places = [foreign.place(file.address) for file in table.foreign]
-    are_here = np.array([True] * len(table) + [place is None for place in places])
+    places = places_of(table, foreign)
+    are_here = np.ones(len(table.files), bool)
+    for number, place in places.items():
+        are_here[number] = place is None
     return RangedCache(nowhere, manifest, table, Spending(), here=(own, are_here), places=places)
 
 

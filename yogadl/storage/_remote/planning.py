@@ -340,7 +340,7 @@ class BlockPlaces:
 
     def __init__(self, sums: "Checksums") -> None:
         self._sums = sums
-        self._first = running_sums(sums.table.file_bytes())  # the start of each file if all were joined
+        self._first = running_sums(sums.table.files.sizes)  # the start of each file if all were joined
         keys = self._first[sums.file] + sums.position
         full = np.flatnonzero(sums.length)
         self._blocks = full[np.argsort(keys[full])]
@@ -406,7 +406,7 @@ class _RangeCounter(RangePolicy):
     """
 
     def __init__(self, table: PartTable) -> None:
-        super().__init__(table.file_bytes(), gap_of(table))
+        super().__init__(table.files.sizes, gap_of(table))
         self._table = table
         self.rows, self.pages = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self._cost = self.rows
@@ -686,8 +686,7 @@ class Planner:
         share[field.codec[parts] > 0] = 1.0
         each = field.heap_length[block] / total
         starts = (before * each).astype(np.int64)
-        files = field.heap_file[block]
-        files = np.where(files < 0, parts, files + len(self._table))
+        files = self._table.files.of_blocks(parts, field.heap_file[block])
         lengths = ((after * each).astype(np.int64) - starts) * share
         return files, field.heap_position[block] + starts, lengths.astype(np.int64)
 

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.foreign import Files, ForeignFile, PartFile
 from yogadl._format.manifest import Manifest
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
@@ -24,7 +25,7 @@ from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
-from yogadl.storage._remote.mirrored_cache import MirroredCache
+from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
 from yogadl.storage._remote.planning import AnnouncedRanges, gap_of
 from yogadl.storage._remote.ranges import CheckedRanges, Ranges
 from yogadl.storage._remote.requests import Pins, Spending
@@ -38,21 +39,13 @@ _said_to_be_scattered: Final[set[str]] = set()  # versions; said once in a proce
 
 
 def _place_of(
-    bucket: Bucket,
-    dataset_id: str,
-    sha256: Sequence[str],
-    places: Sequence[tuple[Bucket, str] | None],
-    part: int,
-) -> tuple[Bucket, str]:
-    if part < len(sha256):
-        return bucket, _names.part(dataset_id, sha256[part])
-    place = places[part - len(sha256)]
+    bucket: Bucket, dataset_id: str, files: Files, places: Places, number: int
+) -> tuple[Bucket, str, PartFile | ForeignFile]:
+    file, place = files[number], places.get(number)
+    if isinstance(file, PartFile):
+        return bucket, _names.part(dataset_id, file.sha256), file
     assert place is not None  # a file of this machine is never away
-    return place
-
-
-def _foreign_file(table: PartTable, number: int) -> ForeignFile | None:
-    return None if number < len(table) else table.foreign[number - len(table)]
+    return *place, file
 
 
 class RangedCache:
@@ -69,7 +62,7 @@ class RangedCache:
         here: The files of the cache on this machine, in a mirror or in a folder, and whether each part, and
             each foreign file, is there; ``None``: there are none.
         policy: Whether to fill the mirror while a stream reads.
-        places: Bucket and name of each foreign file; ``None`` for a file of this machine.
+        places: See `Places`.
 
     Attributes:
         are_away: Whether each part, and each foreign file, is away, not on this machine. Parts may arrive at
@@ -86,7 +79,7 @@ class RangedCache:
         sums: "Checksums | None" = None,
         here: tuple[PartFiles, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
-        places: Sequence[tuple[Bucket, str] | None] = (),
+        places: Places = MappingProxyType({}),
     ) -> None:
         self.table = table
         self.sums = sums
@@ -96,16 +89,15 @@ class RangedCache:
         dataset_id = manifest.key.id
         self._bucket, self._id = bucket, dataset_id
         self._key, self._table_sha256 = manifest.key, manifest.table_sha256
-        count = len(table.file_bytes())
+        count = len(table.files)
         self.are_away: NDArray[np.bool_] = np.ones(count, bool) if here is None else ~here[1]
         # If blocks are compared with their checksums, objects need no check of their pins.
         needs_pins = sums is None and (here is None or self._mirrored is not None)
         self._ranges = Ranges(
-            partial(_place_of, bucket, dataset_id, table.sha256, places),
-            table.file_bytes(),
+            partial(_place_of, bucket, dataset_id, table.files, places),
+            table.files.sizes,
             spending,
             Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None,
-            partial(_foreign_file, table),
             gap_of(table),
         )
         self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
@@ -161,7 +153,7 @@ class RangedCache:
         share = records / max(1, self.table.records)
         way, why = self.choice(share, held_bytes=held_bytes)
         is_filled = self._policy.fills(share) and way != "blocks"
-        if way == "ranges" and is_scattered and self.are_away[len(self.table) :].any():
+        if way == "ranges" and is_scattered and self.table.files.any_foreign(self.are_away):
             self._warn_of_scattered_ranges(why)
         if self._filler is not None and is_filled:
             self._filler.start()
@@ -199,7 +191,7 @@ class RangedCache:
         if self._mirrored is None:
             return otherwise, "mirror=None"
         is_filled = self._policy.fills(share)
-        if is_filled and limit_bytes is not None and limit_bytes < int(self.table.file_bytes().sum()):
+        if is_filled and limit_bytes is not None and limit_bytes < int(self.table.files.sizes.sum()):
             room = in_words(limit_bytes)
             return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
         return "mirror" if is_filled else otherwise, self._policy.reason(share)

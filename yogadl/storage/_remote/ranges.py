@@ -15,7 +15,7 @@ import numpy as np
 
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.foreign import ForeignFile, PartFile
 from yogadl._format.part_file import HeldRows
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.foreign_stores import read_far
@@ -69,26 +69,23 @@ class Ranges(RangePolicy):
     Safe to use from several threads, and after a fork; not picklable.
 
     Args:
-        place_of: Returns the bucket and the name of the object of a part, or of a foreign file.
+        place_of: Returns the bucket and the name of a file's object, and the file.
         sizes: The size of each of them.
         spending: Counts requests and bytes, and enforces limits.
         pins: The pins of the published objects, or ``None`` to skip the check.
-        foreign_file: Returns the foreign file of a number, or ``None`` if it is that of a part.
         gap_bytes: The largest gap between ranges that one request spans.
     """
 
     def __init__(
         self,
-        place_of: Callable[[int], tuple[Bucket, str]],
+        place_of: Callable[[int], tuple[Bucket, str, PartFile | ForeignFile]],
         sizes: Int64s,
         spending: Spending,
         pins: Pins | None = None,
-        foreign_file: Callable[[int], ForeignFile | None] = lambda part: None,
         gap_bytes: int = GAP_BYTES,
     ) -> None:
         super().__init__(sizes, gap_bytes)
         self._place_of = place_of
-        self._foreign_file = foreign_file
         self._spending = spending
         self._pins = pins
         self._comparing_lock = ProcessLock()
@@ -187,11 +184,10 @@ class Ranges(RangePolicy):
     def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
         part, size_bytes = wanted.part, int(self.sizes[wanted.part])
-        bucket, name = self._place_of(part)
-        foreign = self._foreign_file(part)
+        bucket, name, file = self._place_of(part)
         self._spending.take_request()
-        if foreign is not None:
-            content = read_far(foreign, bucket, name, wanted.start, wanted.size_bytes)
+        if isinstance(file, ForeignFile):
+            content = read_far(file, bucket, name, wanted.start, wanted.size_bytes)
             self._count(len(content))
             return content
         tags = self._own().tags
