@@ -13,8 +13,9 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from yogadl._core.arguments import bytes_of
 from yogadl._core.columns import CHUNK_BYTES
@@ -54,19 +55,22 @@ class Mirror:
         folder: The folder of the copies, or ``None`` for this machine's temporary storage.
         limit: The largest size, in bytes or as ``"200GB"``; stored in the folder, where the last value given
             is used. ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
+        keeps_files: Whether files are kept; not for ``mirror=None``, where builds still use a disk, and
+            remove their files when they end.
 
     Raises:
         ConfigurationError: if `limit` is not a size.
-
-    Attributes:
-        keeps_files: Whether files are kept at all.
     """
 
-    keeps_files = True
-
     def __init__(
-        self, bucket: Bucket, folder: str | os.PathLike[str] | None = None, limit: int | str | None = None
+        self,
+        bucket: Bucket,
+        folder: str | os.PathLike[str] | None = None,
+        limit: int | str | None = None,
+        *,
+        keeps_files: bool = True,
     ) -> None:
+        self.keeps_files = keeps_files
         self._bucket = bucket
         self._chosen_folder = None if folder is None else Path(folder).expanduser().absolute()
         self._limit_bytes = None if limit is None else bytes_of(limit)
@@ -76,7 +80,9 @@ class Mirror:
         self._free_bytes_after_eviction: int | None = None
 
     def __reduce__(self) -> Any:
-        return Mirror, (self._bucket, self._chosen_folder and str(self._chosen_folder), self._limit_bytes)
+        folder = self._chosen_folder and str(self._chosen_folder)
+        make = partial(Mirror, keeps_files=self.keeps_files)
+        return make, (self._bucket, folder, self._limit_bytes)
 
     def __repr__(self) -> str:
         return f"Mirror({self._bucket!r}, {str(self._chosen_folder) if self._chosen_folder else None!r})"
@@ -175,6 +181,7 @@ class Mirror:
             CacheFormatError: if the part table is missing in the bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
+        self._require_files(f"hold {manifest.key}")
         return MirroredCache(
             self._bucket, self.location, manifest, places, with_dictionaries=with_dictionaries
         )
@@ -196,6 +203,7 @@ class Mirror:
             CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
+        self._require_files(f"download {manifest.key}")
         whole = 0
 
         def compared(done: int, _: int) -> None:
@@ -223,7 +231,7 @@ class Mirror:
             CacheFormatError: if a part is missing in the bucket or altered; the error names the part.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        location = self.location_if_made()
+        location = self.location_if_made() if self.keeps_files else None
         if location is None or not location.caches.names(manifest.key.id):
             return 0, []  # without making or downloading anything
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest, places)) as cache:
@@ -265,6 +273,8 @@ class Mirror:
         Returns:
             Its name, if it was here and damaged.
         """
+        if not self.keeps_files:
+            return []
         key, table_sha256 = published.manifest.key, published.manifest.table_sha256
         stem = _names.table(key.id, table_sha256).removesuffix(_names.TABLE_SUFFIX)
         name = f"{stem}.{published.digest}{_names.MANIFEST_SUFFIX}"
@@ -290,6 +300,8 @@ class Mirror:
 
     def keep_file(self, name: str, content: bytes) -> None:
         """Save a copy of a small file of the bucket, if there is room."""
+        if not self.keeps_files:
+            return
         try:
             location = self.location
             with location.gate(exclusive=True):
@@ -302,7 +314,7 @@ class Mirror:
         """Note that this is the newest manifest of its version, unless a newest one is noted."""
         key = published.manifest.key
         with _errors_logged(key):
-            if self._newest(self.folder, key) is None:
+            if self.keeps_files and self._newest(self.folder, key) is None:
                 self.folder.write(self._newest_name(key), published.digest.encode())
 
     def renew(self, key: DatasetKey, digest: str | None) -> None:
@@ -332,7 +344,7 @@ class Mirror:
     def note_tag(self, key: DatasetKey, version: str | None) -> None:
         """Note the version that a tag names, or ``None`` if it names none."""
         with _errors_logged(key):
-            if self.tagged_version(key) == version:
+            if not self.keeps_files or self.tagged_version(key) == version:
                 return
             if version is None:
                 self.folder.remove(self._tag_name(key))
@@ -355,7 +367,15 @@ class Mirror:
         digest = hashlib.sha256(f"{what} {self._bucket.origin}".encode()).hexdigest()
         return f"{dataset_id}/newest/{digest[:32]}"
 
+    def _require_files(self, what: str) -> None:
+        if not self.keeps_files:
+            raise ConfigurationError(
+                f"can't {what}: this storage has no mirror (mirror=None); pass mirror=FOLDER"
+            )
+
     def _location_if_any(self) -> MirrorLocation | None:
+        if not self.keeps_files:
+            return None
         try:
             return self._made_location or self.location_if_made()
         except StorageError:
@@ -372,6 +392,8 @@ class Mirror:
         Returns:
             Whether the mirror has all of them now; it has none if there is no room.
         """
+        if not self.keeps_files:
+            return False
         what = " and ".join(files)
         try:
             location = self.location
@@ -431,82 +453,6 @@ def _copy(path: Path, target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-class NoMirror(Mirror):
-    """A mirror that keeps nothing, for ``mirror=None``.
-
-    Builds still use a disk, this machine's temporary storage, and remove their files when they end.
-    """
-
-    def __init__(self, bucket: Bucket) -> None:
-        super().__init__(bucket)
-
-    keeps_files = False
-
-    def __reduce__(self) -> Any:
-        return NoMirror, (self._bucket,)
-
-    def hold(
-        self, manifest: Manifest, places: PlacesOf = no_places, *, with_dictionaries: bool = True
-    ) -> NoReturn:
-        """Raise a `ConfigurationError`, since there is no mirror."""
-        raise self._refusal(f"hold {manifest.key}")
-
-    def fill(
-        self, manifest: Manifest, places: PlacesOf = no_places, *, progress: Received | None = None
-    ) -> NoReturn:
-        """Raise a `ConfigurationError`, since there is no mirror."""
-        raise self._refusal(f"download {manifest.key}")
-
-    def mend(self, manifest: Manifest, places: PlacesOf = no_places) -> tuple[int, list[str]]:
-        """Return that no files are here."""
-        return 0, []
-
-    def published_if_whole(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return that no version is here."""
-        return None
-
-    def published_if_here(self, key: DatasetKey, digest: str | None = None) -> Published | None:
-        """Return that no version is known here."""
-        return None
-
-    def keep(self, published: Published) -> list[str]:
-        """Keep nothing."""
-        return []
-
-    def read_file(self, name: str, most_bytes: int) -> bytes | None:
-        """Return that no file is here."""
-        return None
-
-    def map_file(self, name: str, is_mapped: bool) -> Any:
-        """Return that no file is here."""
-        return None
-
-    def keep_file(self, name: str, content: bytes) -> None:
-        """Keep nothing."""
-
-    def keep_newest(self, published: Published) -> None:
-        """Note nothing."""
-
-    def renew(self, key: DatasetKey, digest: str | None) -> None:
-        """Note nothing."""
-
-    def tagged_version(self, key: DatasetKey) -> str | None:
-        """Return that no tag is known here."""
-        return None
-
-    def note_tag(self, key: DatasetKey, version: str | None) -> None:
-        """Note nothing."""
-
-    def adopt(self, files: Mapping[str, Path]) -> bool:
-        """Copy nothing."""
-        return False
-
-    def _refusal(self, what: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"can't {what}: this storage has no mirror (mirror=None); pass mirror=FOLDER"
-        )
-
-
 def open_mirror(
     bucket: Bucket,
     folder: str | os.PathLike[str] | None,
@@ -524,4 +470,4 @@ def open_mirror(
         return Mirror(bucket, None if folder == "auto" else folder, limit)
     if limit is not None or fill == "always":
         raise ConfigurationError("mirror=None keeps nothing: leave out mirror_limit and mirror_fill")
-    return NoMirror(bucket)
+    return Mirror(bucket, keeps_files=False)
