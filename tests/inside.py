@@ -120,7 +120,7 @@ yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
 yogadl.storage._objects.bucket PROBE check_conditions
 yogadl.storage._files.local_bucket LocalBucket
-yogadl.storage._remote.opener open_bucket
+yogadl.storage._remote.urls open_bucket
 yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
 yogadl.storage._objects.retry UnreachableError
 yogadl.storage._objects.store NotCarriedOverError
@@ -152,7 +152,8 @@ yogadl.storage._remote.planning FOREIGN_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_
 yogadl.storage._remote.planning AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
-yogadl.storage._remote.opener MirrorOpener remote_backend
+yogadl.storage._remote.backend remote_backend
+yogadl.storage._remote.opener MirrorOpener
 yogadl.storage._builds.building cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES

@@ -56,7 +56,7 @@ MORE_PARAMETERS = {
     "adapters/jax/_loader.py: make_jax_iterator": "what shapes batches is named alike in all adapters",
     "adapters/torch/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
     "storage/__init__.py: open_storage": "folders and buckets are opened by one function, by keywords",
-    "storage/_remote/opener.py: remote_backend": "the options of open_storage that are for buckets",
+    "storage/_remote/backend.py: remote_backend": "the options of open_storage that are for buckets",
     "storage/_storage.py: CacheStorage.adopt": "those of submit, and how files are read",
     "storage/_storage.py: CacheStorage.append": "those of submit, and what is appended to",
     "storage/_storage.py: CacheStorage.begin": "what submit says of the source, and of tasks",

@@ -86,7 +86,7 @@ def test_a_missing_sdk_is_named_with_the_line_that_installs_it(url, package, ext
 import sys
 sys.modules[{package!r}] = None  # as if it was not installed
 from yogadl.errors import MissingDependencyError
-from yogadl.storage._remote.opener import open_bucket
+from yogadl.storage._remote.urls import open_bucket
 bucket = open_bucket({url!r})
 try:
     bucket.head("name")
@@ -101,7 +101,7 @@ sys.exit("no error")
 def test_no_sdk_is_imported_before_it_is_used():
     code = """
 import sys
-from yogadl.storage._remote.opener import open_bucket
+from yogadl.storage._remote.urls import open_bucket
 open_bucket("s3://bucket"), open_bucket("gs://bucket")
 sys.exit(", ".join({"boto3", "botocore", "google", "requests", "urllib3"} & set(sys.modules)) or 0)
 """

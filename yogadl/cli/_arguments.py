@@ -20,7 +20,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._files.folder import Folder, folder_at
 from yogadl.storage._objects.bucket import Bucket
-from yogadl.storage._remote.opener import open_bucket
+from yogadl.storage._remote.urls import open_bucket
 
 # A search of a home folder without a limit would take minutes.
 _MOST_FOLDERS: Final = 2_000

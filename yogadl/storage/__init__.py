@@ -181,8 +181,8 @@ def open_storage(
                 "bucket is shared"
             )
         from yogadl._core.protocols import usual_prices
+        from yogadl.storage._remote.backend import remote_backend
         from yogadl.storage._remote.mirror import open_mirror
-        from yogadl.storage._remote.opener import remote_backend
         from yogadl.storage._remote.requests import Spending
 
         at = partial(_bucket_at, patience_s=patience_s, offline=offline)
@@ -302,7 +302,7 @@ def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, o
     from yogadl._core.arguments import names_of
     from yogadl.storage._objects.bucket import OfflineBucket
     from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy
-    from yogadl.storage._remote.opener import open_bucket
+    from yogadl.storage._remote.urls import open_bucket
 
     if not isinstance(options.get("patience", DEFAULT_RETRY), RetryPolicy):
         raise ConfigurationError("there is no option patience: give patience_s, a number of seconds")

@@ -16,7 +16,7 @@ from yogadl._sources.sources import ItemsSource, Source
 from yogadl.errors import ConfigurationError
 from yogadl.storage._files.listing import entries_below, is_folder, look_at, refuse_impossible
 from yogadl.storage._objects.bucket import Bucket, read
-from yogadl.storage._remote.opener import open_bucket
+from yogadl.storage._remote.urls import open_bucket
 
 _EXTENSIONS: Final = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _READERS: Final = 16  # threads that read from a bucket, where each picture takes a round trip

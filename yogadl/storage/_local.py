@@ -61,7 +61,7 @@ class FolderOpener(Opener):
         manifest = published.manifest
 
         def with_foreign(table: "PartTable", own: "PartFiles") -> "PartFiles":
-            from yogadl.storage._remote.opener import files_with_foreign
+            from yogadl.storage._remote.ranged_cache import files_with_foreign
 
             return files_with_foreign(manifest, table, own, self.foreign)
 

@@ -1,56 +1,35 @@
-"""Open the bucket of a URL, keep files in it, and open its caches.
+"""Open the caches of a bucket: from the mirror, after a download to the mirror, or by range."""
 
-A cache is opened from the mirror, after a download to the mirror, or by range.
-"""
-
-import contextlib
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-import numpy as np
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
-from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, StorageError
+from yogadl.errors import CredentialsError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
 from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checksums, new_reader
-from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._catalogue.parts import read_index, table_to_read
 from yogadl.storage._files.bucket_root import BucketRoot
-from yogadl.storage._files.folder import FULL, translated
-from yogadl.storage._files.locks import scratch_folder
-from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
+from yogadl.storage._files.folder import FULL
+from yogadl.storage._objects.bucket import Bucket, OfflineError
 from yogadl.storage._objects.retry import UnavailableError
-from yogadl.storage._remote.download import upload
 from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
-from yogadl.storage._remote.ranged_cache import RangedCache
+from yogadl.storage._remote.mirrored_root import MirroredRoot
+from yogadl.storage._remote.ranged_cache import RangedCache, places_of
 from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl._format.part_file import PartFiles
     from yogadl._format.rows import Parts
     from yogadl.storage._files.foreign_stores import ForeignStores
     from yogadl.storage._remote.planning import Planner
 
-import inspect
-from collections.abc import Sequence
-
-from yogadl._core.printable import masked
-from yogadl.storage._files.folder import folder_at
-from yogadl.storage._files.local_bucket import LocalBucket
-from yogadl.storage._objects.gcs import GCSBucket
-from yogadl.storage._objects.s3 import S3Bucket
 
 _log = logging.getLogger("yogadl")
 _said_to_be_full: Final[set[str]] = set()  # mirrors; said once in a process
@@ -58,63 +37,6 @@ _said_to_be_full: Final[set[str]] = set()  # mirrors; said once in a process
 # The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 
-
-class MirroredRoot(BucketRoot):
-    """A bucket whose parts are written, and kept, in this machine's mirror. Implements `Root`."""
-
-    def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
-        super().__init__(bucket)
-        self._mirror = mirror
-
-    def __reduce__(self) -> Any:
-        return MirroredRoot, (self._bucket, self._mirror)
-
-    @property
-    def bucket(self) -> Bucket:
-        """The bucket: parts are uploaded to it; the mirror keeps those that it has room for."""
-        return self._bucket
-
-    def adopt(self, files: Mapping[str, Path]) -> None:
-        """Upload finished files, in this order; keep them in the mirror if there is room."""
-        for name, path in files.items():
-            upload(self._bucket, name, path)
-        self._mirror.adopt(files)
-        for path in files.values():
-            path.unlink()
-
-    def with_room(self, dry_run: bool = False) -> AbstractContextManager[None]:
-        """Remove the files of killed builds from the mirror; a bucket itself needs no room."""
-        if not dry_run:
-            self._mirror.sweep()
-        return contextlib.nullcontext()
-
-    def make_room(self, size_bytes: int) -> None:
-        self._mirror.make_room(size_bytes)
-
-    @contextlib.contextmanager
-    def workplace(self, below: str) -> Iterator[Path]:
-        with self._mirror.building(), scratch_folder(self._mirror.scratch()) as folder:
-            yield folder
-
-    @contextlib.contextmanager
-    def local(self, name: str) -> Iterator[Path]:
-        """Give the path of a new copy of an object from the bucket, even if the mirror has one."""
-        with scratch_folder(self._mirror.scratch()) as folder:
-            path = folder / "copy"
-            with self._bucket.get(name) as body:
-                if body is None:
-                    raise CacheFormatError(f"{self.where(name)} is missing; build the dataset again")
-                self.make_room(body.object.size_bytes)
-                with translated(f"can't write {path}"), path.open("wb") as file:
-                    file.writelines(body.chunks)
-            yield path
-
-
-# Open the caches of a bucket: from the mirror, after a download to the mirror, or by range.
-
-
-# The largest size of a part in a bucket unless a build gives one.
-PART_BYTES: Final = 256 * 2**20
 
 # Up to this size, downloading all that is missing takes less time than reading by range would save.
 AT_ONCE_BYTES: Final = 64 * 2**20
@@ -374,123 +296,3 @@ class MirrorOpener:
     def mend(self, published: Published) -> tuple[int, list[str]]:
         count, damaged = self.mirror.mend(published.manifest, self._places)
         return count, damaged + (self.mirror.keep(published) if count else [])
-
-
-def remote_backend(
-    bucket: Bucket,
-    mirror: Mirror,
-    policy: LeasePolicy,
-    *,
-    exclusive: bool = True,
-    mapped: bool = True,
-    fill: Fill = "auto",
-    spending: Spending | None = None,
-    verify: Verify = None,
-    buckets: tuple[tuple[str, Bucket], ...] = (),
-) -> Backend:
-    """Return the backend of a storage in a bucket, shared by any number of machines without a server.
-
-    Args:
-        bucket: The bucket; no request is made before it is used.
-        mirror: This machine's copies.
-        policy: How long builders wait for each other.
-        exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
-            only one machine may build at a time.
-        mapped: Whether the mirror's files may be mapped.
-        fill: Whether to fill the mirror with versions that are read.
-        spending: Counts requests for ranges.
-        verify: Whether ranges are compared with their checksums.
-        buckets: See `ForeignStores`.
-
-    Raises:
-        ConfigurationError: if `verify` has another value.
-    """
-    if verify not in (None, "block"):
-        raise ConfigurationError(f"verify must be None or 'block', not {verify!r}")
-    root = MirroredRoot(bucket, mirror)
-    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify, buckets)
-    make_coordinator = partial(_leases, root, bucket, mirror, policy, exclusive)
-    return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
-
-
-def _leases(
-    root: MirroredRoot, bucket: Bucket, mirror: Mirror, policy: LeasePolicy, exclusive: bool
-) -> BuildCoordinator:
-    from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
-
-    changed = partial(mirror.renew, digest=None)
-    leases = Leases(BucketRoot(bucket), policy)  # without the mirror, which no process of heartbeats needs
-    return LeaseCoordinator(
-        root, leases, probe=partial(check_conditions, bucket) if exclusive else None, changed=changed
-    )
-
-
-def places_of(table: PartTable, stores: "ForeignStores") -> Places:
-    """Return bucket and name of each foreign file, if the storage may read it."""
-    numbers = zip(table.files.foreign, table.foreign, strict=True)
-    return {number: stores.place(file.address) for number, file in numbers}
-
-
-def files_with_foreign(
-    manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
-) -> "PartFiles":
-    """Return the files of a version in a folder together with its foreign files."""
-    if table.foreign.are_all_local:
-        return own
-    nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
-    places = places_of(table, foreign)
-    are_here = np.ones(len(table.files), bool)
-    for number, place in places.items():
-        are_here[number] = place is None
-    return RangedCache(nowhere, manifest, table, Spending(), here=(own, are_here), places=places)
-
-
-# The bucket class of each scheme, called with the bucket's name, a prefix and options.
-_STORES: Final[dict[str, Callable[..., Bucket]]] = {"s3": S3Bucket, "gs": GCSBucket}
-
-
-def open_bucket(url: str, others: Sequence[str] = (), **options: Any) -> Bucket:
-    """Return the bucket at a URL, without any request to it.
-
-    Args:
-        url: ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``file:///folder``.
-        others: Further options that the caller takes, which the message about an unknown option lists, too.
-        options: The options of the bucket's class, by name.
-
-    Raises:
-        ConfigurationError: if `url` has another form, or an option is unknown.
-    """
-    scheme, separator, rest = url.partition("://")
-    name, _, prefix = rest.partition("/")
-    if separator and scheme in _STORES and ("@" in name or set("?#") & set(name + prefix)):
-        raise ConfigurationError(
-            f"a bucket's URL has no user, password or query: {masked(url, quoted=True)}; pass credentials in "
-            "the environment, by a profile, or in client_options"
-        )
-    folder = folder_at(url)
-    if separator and folder is not None:
-        return _checked_bucket(LocalBucket, url, (folder,), options, others)
-    if separator and scheme in _STORES and name:
-        return _checked_bucket(_STORES[scheme], url, (name, prefix), options, others)
-    known = ", ".join(f"{store}://bucket/prefix" for store in _STORES)
-    raise ConfigurationError(
-        f"{masked(url, quoted=True)} is not the URL of a bucket; pass {known} or file:///folder"
-    )
-
-
-def _checked_bucket(
-    kind: Callable[..., Bucket],
-    url: str,
-    location: tuple[Any, ...],
-    options: dict[str, Any],
-    others: Sequence[str],
-) -> Bucket:
-    known = list(inspect.signature(kind).parameters)[len(location) :]
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        # In `open_storage`, the option `patience` is called `patience_s`.
-        named = {"patience_s" if name == "patience" else name: None for name in (*others, *known)}
-        raise ConfigurationError(
-            f"{', '.join(unknown)}: no option of {masked(url)}; it takes {', '.join(named) or 'no options'}"
-        )
-    return kind(*location, **options)

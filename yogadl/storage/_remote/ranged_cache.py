@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
+from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
@@ -32,6 +34,7 @@ from yogadl.storage._remote.requests import Pins, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+    from yogadl.storage._files.foreign_stores import ForeignStores
 
 _log = logging.getLogger("yogadl")
 
@@ -256,3 +259,23 @@ class RangedCache:
         """Update from time to time which parts other processes have downloaded."""
         if self._filler is not None:
             self._filler.look()
+
+
+def places_of(table: PartTable, stores: "ForeignStores") -> Places:
+    """Return bucket and name of each foreign file, if the storage may read it."""
+    numbers = zip(table.files.foreign, table.foreign, strict=True)
+    return {number: stores.place(file.address) for number, file in numbers}
+
+
+def files_with_foreign(
+    manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
+) -> "PartFiles":
+    """Return the files of a version in a folder together with its foreign files."""
+    if table.foreign.are_all_local:
+        return own
+    nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
+    places = places_of(table, foreign)
+    are_here = np.ones(len(table.files), bool)
+    for number, place in places.items():
+        are_here[number] = place is None
+    return RangedCache(nowhere, manifest, table, Spending(), here=(own, are_here), places=places)
