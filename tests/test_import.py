@@ -87,7 +87,7 @@ def test_a_hit_of_a_cacheable_function_loads_provenance_beyond_that_and_nothing_
     for _ in range(2):  # the second is a hit
         child = subprocess.run([sys.executable, module], capture_output=True, text=True, check=True)
     loaded = set(child.stdout.split())
-    ours = {"yogadl.storage._builds", "yogadl.storage._builds.cacheable", "yogadl.storage._builds.options"}
+    ours = {"yogadl.storage._builds", "yogadl.storage._hits.cacheable", "yogadl.storage._builds.options"}
     assert ours < loaded
     others = [
         name for name in loaded - ours if re.match(BUILDS, name) and name.startswith(("lmdb", "yogadl"))

@@ -33,11 +33,11 @@ from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._builds.building import begin_build, build_version
-from yogadl.storage._builds.cacheable import warn_if_stale
 from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.growth import append, warn_if_other_base
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._hits.cacheable import warn_if_stale
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:

@@ -291,8 +291,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 has; or if the fingerprint of a `Dataset` is random, because a transform can't be hashed.
             UnsupportedDataError: if a record can't be stored; the error names field and record.
         """
-        from yogadl.storage._builds.found_or_built import found_or_built
         from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._hits.found_or_built import found_or_built
 
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
         options = BuildOptions(workers, *terms, json, missing, spec)
@@ -676,8 +676,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
                 ``"auto"`` and a value that the function uses can't be described.
         """
-        from yogadl.storage._builds.cacheable import cached
         from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._hits.cacheable import cached
 
         DatasetKey(dataset_id, dataset_version)
         terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
