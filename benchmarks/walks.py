@@ -18,7 +18,7 @@ import yogadl
 
 LIBRARY = f"{Path(yogadl.__file__).parent}{os.sep}"
 RECORDS = 5000
-BARS = {"a batch": 13, "a record to disk": 18, "a cold range": 14, "a batch of two workers": 16, "a hit": 11}
+BARS = {"a batch": 12, "a record to disk": 18, "a cold range": 16, "a batch of two workers": 18, "a hit": 16}
 
 
 class Walk:

@@ -51,6 +51,6 @@ class Walk:
 
 def documented(title: str) -> list[str]:
     """Return the modules in the first column of the table below a heading of the page."""
-    section = PAGE.read_text("utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", PAGE.read_text("utf-8").partition(f"# {title}\n")[2])[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     return [module for row in rows for module in re.findall(r"`([\w/]+\.py)`", row)]

@@ -20,7 +20,6 @@ from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
-from yogadl.storage._remote.mirrored_root import MirroredRoot
 from yogadl.storage._remote.ranged_cache import RangedCache, places_of
 from yogadl.storage._remote.requests import Spending
 
@@ -200,8 +199,7 @@ class MirrorOpener:
 
     def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
-        root = MirroredRoot(self._bucket, self.mirror)
-        table = table_to_read(root, manifest)
+        table = table_to_read(self._root, manifest)
         sums = self._sums(manifest, table, check=check)
         places = self._places(table)
         files = RangedCache(self._bucket, manifest, table, self._spending, sums, places=places)
@@ -222,7 +220,7 @@ class MirrorOpener:
         """Return the checksums of the blocks that are read by range, if they are compared."""
         if (not check and self._verify is None) or manifest.is_weak:  # a weak one has no checksums
             return None
-        index_of = partial(read_index, MirroredRoot(self._bucket, self.mirror), manifest.key, table)
+        index_of = partial(read_index, self._root, manifest.key, table)
         # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
         return checksums(manifest, table, index_of, REMEDY)
 
@@ -268,7 +266,7 @@ class MirrorOpener:
 
         if is_away:
             return self.mirror.tagged_version(key)
-        version = version_of(MirroredRoot(self._bucket, self.mirror), key)
+        version = version_of(self._root, key)
         self.mirror.note_tag(key, version)
         return version
 
@@ -288,8 +286,7 @@ class MirrorOpener:
             published
         )
         self.mirror.keep_newest(published)
-        root = MirroredRoot(self._bucket, self.mirror)
-        for name, content in missing_selections(root, self.mirror.folder, published.manifest):
+        for name, content in missing_selections(self._root, self.mirror.folder, published.manifest):
             self.mirror.keep_file(name, content)
         return damaged
 
