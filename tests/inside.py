@@ -35,6 +35,7 @@ yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers processes
+yogadl._workers.messages pickled
 yogadl._workers.server Workers
 yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
