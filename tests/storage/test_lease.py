@@ -9,6 +9,7 @@ import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -474,6 +475,17 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
         one.result()
         two.result()
     assert turns[:12].count("a") in range(2, 11)
+
+
+def test_who_comes_back_lets_who_waits_go_first_after_its_own_term_alone(leases):
+    def waiter():
+        return heartbeat.LeaseWaiter(leases.root, leases.policy, KEY, takes_turns=True)
+
+    with leases.held(KEY):
+        waiter().pause(leases._state(KEY))
+    state, back = leases._state(KEY), waiter()
+    assert back.yields_turn(state, time.monotonic())
+    assert not back.yields_turn(replace(state, term=state.term + 1), time.monotonic())
 
 
 def test_that_somebody_waits_is_said_to_the_first_builder_too(leases, bucket):
