@@ -67,6 +67,7 @@ yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
 yogadl._order.keys splitmix64_output
+yogadl._order.lengths total
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.keys RECORDS_LIMIT
