@@ -202,7 +202,7 @@ yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._checking _PATIENCE
 yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
-yogadl.cli._report_page MOST_VERSIONS
+yogadl.cli._report_page MOST_VERSIONS _MOST_LINES
 yogadl._core.shown MOST_IMAGE_BYTES
 yogadl._stream.stream SHOWN_BYTES=_SHOWN_BYTES
 yogadl.cli._report_page RECORDS
