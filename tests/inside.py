@@ -42,7 +42,7 @@ yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.codec Decoder
 yogadl._format.columns HeapValues stored_column
-yogadl._format.fields VaryingField
+yogadl._format.fields VaryingField are_readable=_are_readable
 yogadl._format.columns RunHash fingerprint_of hash_rows hash_run
 yogadl._format.layout HEAP_BLOCK_BYTES PartIndex join_parts
 yogadl._format.manifest Manifest digest_of read_manifest

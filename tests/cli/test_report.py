@@ -425,8 +425,7 @@ def test_of_a_cache_in_a_bucket_it_says_what_is_here(yoga, storage, root, tmp_pa
 def test_it_says_what_built_it(run, squares):
     page = read_page(run("report", "squares", "1", "-o", "-").out.encode())
     assert "make" in facts_of(page)["by"]
-    right = [one.text for one in page.all("th", "number")]
-    assert right[:5] == ["count", "blocks", "bytes", "bytes per record", "share"]
+    assert {"blocks", "bytes", "share"} <= {one.text for one in page.all("th", "number")}
     assert page.rows("Arguments")[1:] == [["count", "11"]]
     assert "def make(count=11)" in page.all("pre")[0].text
     other = read_page(run("report", "more/texts", "2024-05", "-o", "-").out.encode())
