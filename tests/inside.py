@@ -142,6 +142,7 @@ yogadl.storage._leases.heartbeat LeasePolicy
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
+yogadl.storage._remote.filling Filler
 yogadl.storage._remote.eviction MirrorLocation
 yogadl.storage._remote.mirror Mirror
 yogadl.storage._remote.mirrored_cache MirroredCache
