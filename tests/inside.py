@@ -35,13 +35,14 @@ yogadl.storage._builds.building begin_build
 yogadl._core.columns CHUNK_BYTES CHUNK_RECORDS batch_column column_of columns_of columns_split=split widen
 yogadl._core.columns declaration_text declare
 yogadl._workers processes
+yogadl._workers.messages pickled
 yogadl._workers.server Workers
 yogadl._format checks fingerprint=columns manifest rows writer
 yogadl._format.table ArrayFile
 yogadl._format.checks CheckedReader Checksums
 yogadl._format.codec Decoder
 yogadl._format.columns HeapValues stored_column
-yogadl._format.fields VaryingField
+yogadl._format.fields VaryingField are_readable=_are_readable
 yogadl._format.columns RunHash fingerprint_of hash_rows hash_run
 yogadl._format.layout HEAP_BLOCK_BYTES PartIndex join_parts
 yogadl._format.manifest Manifest digest_of read_manifest
@@ -66,6 +67,7 @@ yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
 yogadl._order.keys splitmix64_output
+yogadl._order.lengths total
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.keys RECORDS_LIMIT
@@ -140,6 +142,7 @@ yogadl.storage._leases.heartbeat LeasePolicy
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
+yogadl.storage._remote.filling Filler
 yogadl.storage._remote.eviction MirrorLocation
 yogadl.storage._remote.mirror Mirror
 yogadl.storage._remote.mirrored_cache MirroredCache
@@ -202,7 +205,7 @@ yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._checking _PATIENCE
 yogadl.cli._head HEAD_READ_BYTES=_READ_BYTES
 yogadl.cli._output OUTPUT_DELAY_S=_DELAY_S
-yogadl.cli._report_page MOST_VERSIONS
+yogadl.cli._report_page MOST_VERSIONS _MOST_LINES
 yogadl._core.shown MOST_IMAGE_BYTES
 yogadl._stream.stream SHOWN_BYTES=_SHOWN_BYTES
 yogadl.cli._report_page RECORDS

@@ -188,6 +188,20 @@ FURTHER = [
     ),
     _case("missing text", None, "a", missing={"x": "none"}, found=["none", "a"], stored="`str ()`"),
     _case("missing dicts", {"a": 1}, None, missing={"x": "empty"}, found=[{"a": 1}, {}], stored="`json ()`"),
+    _case(
+        "missing in tuples",
+        (1, None),
+        (None, "a"),
+        missing={"x/0": -1, "x/1": "empty"},
+        found=[(1, ""), (-1, "a")],
+        stored="`x/0`: `int64 ()`, `x/1`: `str ()`",
+    ),
+    Case(
+        "missing in a namedtuple and below it",
+        [Point(1, {"a": None}), Point(None, {"a": 2})],
+        options={"missing": {"x": -1, "y/a": -2}},
+        found=[Point(1, {"a": -2}), Point(-1, {"a": 2})],
+    ),
     Case("a namedtuple", [Point([1], [{"a": 1}]), Point([2, 3], [])], "`x`: `int64 (None,)`, `y`: `json ()`"),
     Case("a record that is a text", ["a", "", "é"], "`str ()`"),
     Case(

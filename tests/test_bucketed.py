@@ -9,10 +9,11 @@ import documents
 import numpy as np
 import pytest
 from documents import in_memory, resized, submitted
+from inside import RECORDS_LIMIT, total
 from trees import assert_equal, assert_same_batches
 
 import yogadl
-from yogadl.errors import ConfigurationError, CursorError, UnsupportedDataError
+from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
 
 LENGTHS = documents.LENGTHS * 3
 TOKENS = 24
@@ -210,3 +211,11 @@ def test_a_function_that_gives_other_lengths_later_makes_no_batch_over_the_budge
         list(batches.stream())
     more = 0
     assert_equal(list(batches.stream()), whole)
+
+
+@pytest.mark.parametrize("counts", [[-1, 2], [RECORDS_LIMIT, RECORDS_LIMIT // 1024], [RECORDS_LIMIT] * 4])
+def test_counts_that_are_too_many_are_refused_even_if_their_sum_wraps(counts):
+    with pytest.raises(CacheFormatError, match="too many pieces"):
+        total(np.array(counts), "pieces")
+    assert total(np.array([RECORDS_LIMIT - 1024, 1024]), "pieces") == RECORDS_LIMIT
+    assert total(np.array([], np.int64), "pieces") == 0

@@ -1,10 +1,13 @@
 """Json values: a plain tree has one text and comes back as it was; what is not plain is refused by path."""
 
+import functools
+import inspect
 import json
 import math
 import random
 import re
 import struct
+import sys
 
 import hypothesis
 import numpy as np
@@ -145,6 +148,24 @@ def test_what_is_not_plain_is_refused_with_its_path(value, says, with_either):
     with pytest.raises(Refused) as error:
         encode(value)
     assert re.search(says, error.value.problem)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="what is written in C has a limit of its own")
+def test_a_deep_tree_is_encoded_or_refused_however_much_is_left_of_the_stack():
+    value = functools.reduce(lambda inner, _: [inner], range(400), 1)
+
+    def encoded(depth):
+        if depth > 0:
+            return encoded(depth - 1)
+        try:
+            return encode(value)
+        except Refused as error:
+            return error.position, error.problem
+
+    deepest = sys.getrecursionlimit() - len(inspect.stack())
+    found = {encoded(deepest - left) for left in range(100, 600, 50)}
+    says = "is a json value nested too deep for what is left of the stack"
+    assert found == {canonical(value), (0, says)}
 
 
 def test_later_changes_do_not_reach_what_was_encoded():

@@ -195,6 +195,10 @@ def test_the_first_index_of_ten_billion_takes_next_to_no_memory() -> None:
         tracemalloc.reset_peak()
         make_order(10**10, True, 987).indices(np.arange(16384), 0)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.reset_peak()
+        for epoch in range(20):  # some five numbers leave the range, beside which are 262,143 to spare
+            make_order(2**34 + 1, True, 987).indices(np.arange(16384), epoch)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 

@@ -157,6 +157,7 @@ def test_names_with_marks_of_direction_are_shown_escaped(tmp_path, capsys):
         ("s3://user:hun/hunter2@bucket", "s3://***@bucket"),
         ("//user:hunter2@host/x", "//***@host/x"),
         (b"//user:hunter2@host/x", "//***@host/x"),
+        (b"/data/\xff", "/data/\ufffd"),
         (Path("/data/user:x@b"), "/data/user:x@b"),
         ("s3://bucket/a@b", "s3://bucket/a@b"),
         ("file:///a@b", "file:///a@b"),

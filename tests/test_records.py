@@ -83,6 +83,10 @@ def test_a_fingerprint_may_be_given_else_it_is_weak_and_of_a_sample():
     assert yogadl.from_source(Items(records(500))).fingerprint == one.fingerprint
     assert yogadl.from_source(records(501)).fingerprint != one.fingerprint
     assert yogadl.from_source([{"m": n} for n in range(500)]).fingerprint != one.fingerprint
+    for number in (0, 499):  # the sample has both ends
+        changed = records(500)
+        changed[number] = changed[number - 1]
+        assert yogadl.from_source(changed).fingerprint != one.fingerprint
 
 
 ODD = {123: {"b": 1}, 124: {"a": 1.5, "x": np.zeros(3)}, 125: {"a": 1, "x": np.zeros(4)}}

@@ -361,6 +361,21 @@ def test_new_files_are_added_and_changed_ones_read_again(adopt, run, raw, storag
     assert keys(storage, "2") == [*range(50, 53), 60, 61]
 
 
+def test_as_many_workers_as_are_said_read_them_again(adopt, run, raw, monkeypatch):
+    adopt()
+    write_tar(raw / "train-002.tar", 60, 2)
+    given, refresh = [], yogadl.storage.CacheStorage.refresh
+
+    def noted(*words, **options):
+        given.append(options.get("workers"))
+        return refresh(*words, **options)
+
+    monkeypatch.setattr(yogadl.storage.CacheStorage, "refresh", noted)
+    for version, workers in (("2", ["--workers", "2"]), ("3", [])):
+        run("refresh", "d", "1", version, *workers).ends(0)
+    assert given == [2, 0]
+
+
 def test_another_version_is_not_replaced_unawares(adopt, run, raw, storage):
     adopt()
     storage.submit([1], "d", "2")

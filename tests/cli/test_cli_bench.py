@@ -18,6 +18,7 @@ def test_it_shows_three_ways_to_read(bench, squares):
     assert lines[2].split() == ["records/s", "GB/s", "of", "RAM", "from", "disk"]
     assert [line[:8] for line in lines[3:6]] == ["shuffled", "in order", "numpy in"]
     assert max(map(len, lines)) <= 82
+    assert len(lines[2]) == len(lines[3]) == len(lines[4])  # the last column ends at the right
 
 
 def test_it_shows_threads_and_workers_by_wish(bench, squares):

@@ -57,6 +57,15 @@ def test_it_builds_and_says_so(build, storage):
     assert storage.fetch("d", "1")[3] == {"number": 3, "square": 9}
 
 
+@pytest.mark.parametrize("words", [[], ["--traceback"]])
+def test_an_error_of_the_library_is_said_as_it_is(build, file, words):
+    file.write_text(
+        "from yogadl.errors import StorageError\ndef make():\n    raise StorageError(5, 'it is away')\n"
+    )
+    ended = build("make", *words).ends(1)
+    assert ended.err.splitlines()[-1] == "yogadl: it is away"
+
+
 def test_the_folder_of_the_storage_is_made(yoga, file, tmp_path):
     assert yoga("build", f"{file}:table", "d", "1", "-s", tmp_path / "new" / "caches").code == 0
     assert yoga("verify", "d", "1", "-s", tmp_path / "new" / "caches").code == 0

@@ -41,10 +41,12 @@ def test_each_command_has_help_that_fits(name, yoga):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_argument_has_help(name):
+def test_each_argument_has_help_and_each_without_an_option_a_name_to_show(name):
     parser = argparse.ArgumentParser()
     command_named(name).add_arguments(parser)
     assert [action.dest for action in parser._actions if not action.help] == []
+    by_place = [action for action in parser._actions if not action.option_strings and not action.choices]
+    assert [action.dest for action in by_place if not action.metavar] == []
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "completion"}))

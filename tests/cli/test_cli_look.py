@@ -393,6 +393,8 @@ def test_ls_lists_what_is_below_an_id(yoga, run, storage, root):
         assert [one["id"] for one in document["versions"]] == expected
         document = yoga("ls", given, "-s", f"file://{root}", "--json").json
         assert [one["id"] for one in document["versions"]] == expected
+        shared = yogadl.open_storage(root, shared=True)._backend.catalogue
+        assert shared.datasets(below=given) == expected
     assert run("ls", "alice/sf").code == 1
 
 

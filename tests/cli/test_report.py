@@ -425,6 +425,7 @@ def test_of_a_cache_in_a_bucket_it_says_what_is_here(yoga, storage, root, tmp_pa
 def test_it_says_what_built_it(run, squares):
     page = read_page(run("report", "squares", "1", "-o", "-").out.encode())
     assert "make" in facts_of(page)["by"]
+    assert {"blocks", "bytes", "share"} <= {one.text for one in page.all("th", "number")}
     assert page.rows("Arguments")[1:] == [["count", "11"]]
     assert "def make(count=11)" in page.all("pre")[0].text
     other = read_page(run("report", "more/texts", "2024-05", "-o", "-").out.encode())
@@ -481,6 +482,19 @@ def test_it_has_the_versions_and_tags_and_what_differs(run, squares):
         ["best", "version 3"], ["stable", "removed"], ["stable", "version 3"], ["stable", "version 1"]
     ]  # fmt: skip
     assert "version '3' has the records of '2', and 3 more" in page.all("details")[0].text
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_so_many_differences_are_listed_and_the_others_are_counted(report, storage, monkeypatch, more):
+    def make(count):
+        return [count.bit_length()]
+
+    for version, count in (("2", 8), ("1", 9)):
+        storage.cacheable("d", version)(make)(count)
+    set_constants(monkeypatch, MOST_LINES=2 - more)
+    first, second = (one.text for one in report().all("li"))
+    assert first == "argument 'count': 8 -> 9"
+    assert second == ("and 1 more" if more else "(their records are the same)")
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -23,7 +23,7 @@ from deadly_functions import (
     slow_batch,
     trap,
 )
-from processes import children, in_child, wait_until
+from processes import children, in_child, until, wait_until
 from soak import few_or_many
 from worker_functions import note_pid, with_pid
 
@@ -182,6 +182,19 @@ def test_a_worker_init_that_hangs_is_timed_out(root, path, only):
     path.unlink()
     found += [next(batches) for _ in range(100)]
     assert ids(found) == order(root, *range(1000))[: SIZE * len(found)]
+
+
+def test_a_worker_that_dies_before_its_first_batch_is_told_though_others_go_on(root):
+    def die_unless_first(number):
+        if number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loader = stream_of(root).batch(SIZE, epochs=None).prefetch(2, workers=2, worker_init=die_unless_first)
+    batches, found = iter(loader), []
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        found.extend(next(batches) for _ in until(60, "the death of a worker"))
+    epochs = 1 + SIZE * len(found) // COUNT
+    assert ids(found) == order(root, *range(epochs))[: SIZE * len(found)]
 
 
 def test_sys_exit_in_worker_init_is_that(root):

@@ -145,6 +145,15 @@ def test_a_list_of_files_that_are_none_is_refused(tmp_path, storage, folder, lis
         adopted(storage, folder, format="arrow")
 
 
+@pytest.mark.parametrize("content", ["[1]", "3", '"_data_files"', '{"data": []}'])
+def test_what_lists_no_files_is_passed_over(tmp_path, storage, folder, content):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.arrow").write_bytes(b"a")
+    (tmp_path / "in/state.json").write_text(content)
+    with pytest.raises(UnsupportedDataError, match=r"in/a\.arrow"):
+        adopted(storage, folder, format="arrow")
+
+
 def test_a_file_that_is_listed_and_missing_is_named(tmp_path, storage, folder):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.arrow").write_bytes(b"a")

@@ -178,6 +178,16 @@ def test_many_references_to_one_field_end_soon():
     assert "too many fields are nested" in refusal(Arrow(), schema(inner))
 
 
+def test_the_nested_fields_of_all_columns_are_counted_together():
+    assert "too many fields are nested" in refusal(Arrow(), schema(*3 * [referred(int32(), 30_000)]))
+
+
+@pytest.mark.parametrize("length", [2**24, 2**24 + 8])
+def test_the_metadata_of_a_message_has_16_mib_at_most(length):
+    said = refusal(Arrow(), b"\xff\xff\xff\xff" + struct.pack("<I", length) + bytes(length + 8))
+    assert (f"can't have {length} bytes" in said) == (length > 2**24)
+
+
 def test_one_long_name_of_many_fields_is_refused_soon():
     # 65,536 fields share a name of 4000 bytes: 256 MiB in some hundred kilobytes.
     inner = int32("x" * 4000)

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import BatchMemory, DatasetKey, PartPaths, Reader, open_table, set_constants
+from inside import (
+    MAX_DIMENSIONS,
+    BatchMemory,
+    DatasetKey,
+    PartPaths,
+    Reader,
+    are_readable,
+    open_table,
+    set_constants,
+)
 from trees import assert_same
 
 import yogadl
@@ -212,3 +221,11 @@ def test_with_more_mappings_than_a_process_may_have_the_error_says_what_to_raise
 
     assert "vm.max_map_count" in read("mapped")
     assert read("not") == f"{list(range(9))}\n"
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("leaf", [yogadl.Leaf("float32", (None,)), yogadl.Leaf("str")])
+def test_an_entry_has_its_three_words_and_those_of_a_shape(leaf, codec):
+    sizes = [size for size in range(500) if are_readable(leaf, np.array([[codec, 0, 1, size, 0]]))]
+    words = range(3 + leaf.is_numeric, 3 + 2 + MAX_DIMENSIONS)
+    assert sizes == [4 * (count + codec) for count in words]

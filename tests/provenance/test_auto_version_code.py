@@ -236,18 +236,48 @@ def test_what_is_installed_among_the_users_own_files_counts_by_its_name(storage,
         assert len(versions) == 1
 
 
-def test_the_builders_own_package_is_no_library_even_where_it_is_installed(storage, tmp_path, monkeypatch):
+@pytest.fixture
+def packaged(tmp_path, monkeypatch):
+    """Return what imports the builder of a package `mine` afresh, from a folder of its own."""
+
     def forget():
         for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
             del sys.modules[name]
 
-    for number, factor in enumerate((2, 3), 1):
-        package = tmp_path / str(number) / "site-packages" / "mine"
+    def packaged(folder, **modules):
+        forget()
+        package = tmp_path / folder / "mine"
         package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        (package / "work.py").write_text(f"def twice(v):\n    return v * {factor}\n")
-        (package / "data.py").write_text("from . import work\ndef build():\n    return [work.twice(2)]\n")
+        for name, text in {"__init__": "", **modules}.items():
+            (package / f"{name}.py").write_text(text)
         with monkeypatch.context() as patched:
             patched.syspath_prepend(str(package.parent))
-            assert len(auto(storage, importlib.import_module("mine.data").build)) == number
-        forget()
+            return importlib.import_module("mine.data").build
+
+    yield packaged
+    forget()
+
+
+def test_the_builders_own_package_is_no_library_even_where_it_is_installed(storage, packaged):
+    data = "from . import work\ndef build():\n    return [work.twice(2)]\n"
+    for number, factor in enumerate((2, 3), 1):
+        work = f"def twice(v):\n    return v * {factor}\n"
+        assert len(auto(storage, packaged(f"{number}/site-packages", work=work, data=data))) == number
+
+
+def test_what_a_module_has_counts_that_is_imported_only_when_the_builder_runs(storage, packaged):
+    data = "import importlib, mine\ndef build():\n"
+    data += "    importlib.import_module('mine.late')\n    return [mine.late.SIZE]\n"
+    for number in (1, 2):
+        assert len(auto(storage, packaged(str(number), late=f"SIZE = {number}\n", data=data))) == number
+
+
+@pytest.mark.parametrize(("level", "versions"), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2)])
+def test_folders_of_the_project_and_two_above_it_are_the_same_wherever_it_lies(
+    storage, packaged, level, versions
+):
+    data = f"import pathlib\nHERE = pathlib.Path(__file__).parents[{level}]\n"
+    data += "def build():\n    return [HERE.name]\n"
+    for folder in ("1/a/b/c", "2/a/b/c"):
+        found = auto(storage, packaged(folder, data=data))
+    assert len(found) == versions

@@ -152,12 +152,16 @@ def test_what_is_in_the_mirror_is_read_though_the_bucket_has_lost_it(bucket, mir
     assert len(open_cache(mirror, manifest).table) == manifest.parts
 
 
-def test_on_a_terminal_a_bar_shows_how_far_it_is(bucket, mirror, monkeypatch):
+@pytest.mark.parametrize(("delay_s", "is_shown"), [(0.0, True), (3600.0, False)])
+def test_on_a_terminal_a_bar_shows_how_far_it_is_if_it_takes_long(
+    bucket, mirror, monkeypatch, delay_s, is_shown
+):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    set_constants(monkeypatch, PROGRESS_DELAY_S=0.0)
+    set_constants(monkeypatch, PROGRESS_DELAY_S=delay_s)
     open_cache(mirror, manifest_of(bucket, "a"))
-    assert "fetching 'a' version '1': 100%" in terminal.getvalue()
+    assert ("fetching 'a' version '1': 100%" in terminal.getvalue()) == is_shown
+    assert bool(terminal.getvalue()) == is_shown
 
 
 # Sharing.

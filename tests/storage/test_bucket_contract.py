@@ -29,3 +29,16 @@ class TestMemoryBucket(BucketContract):
     @pytest.fixture
     def bucket(self):
         return MemoryBucket()
+
+
+class Careless(MemoryBucket):
+    """One that looks at no object for a range of nothing."""
+
+    def fetch_range(self, name, start, stop, *, tag=None):
+        return super().fetch_range(name, start, stop, tag=None if start == stop else tag)
+
+
+def test_who_looks_at_no_object_for_a_range_of_nothing_does_not_keep_it():
+    BucketContract().test_a_tag_pins_a_fetched_range(MemoryBucket())
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        BucketContract().test_a_tag_pins_a_fetched_range(Careless())

@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import pickle
+import select
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from inside import (
     retry_ending,
     set_constants,
 )
-from processes import wait_until
+from processes import in_fork, wait_until
 
 from yogadl.errors import LeaseError
 
@@ -244,19 +246,41 @@ def test_who_sleeps_until_the_leases_are_pruned_has_lost_the_right_and_ends_nobo
             assert leases.is_held(KEY.id, time.time())
 
 
+def fail_in_the_way_of(path, leases):
+    with leases.held(KEY):
+        path.mkdir()
+        _ = 1 // 0
+
+
+def test_who_writes_an_end_in_the_background_holds_no_output_open(leases, bucket):
+    end = bucket._folder.path(_names.lease(KEY, 1) + _names.END_SUFFIX)
+    reading, writing = os.pipe()
+
+    def fail():
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        with pytest.raises(ZeroDivisionError):
+            fail_in_the_way_of(end, leases)
+
+    in_fork(fail)
+    os.close(writing)
+    with open(reading, "rb") as output:
+        assert select.select([output], [], [], 60)[0]
+        assert output.read() == b""
+    assert end.is_dir()
+    end.rmdir()
+    wait_until(end.is_file, "the end of the lease")
+
+
 def test_a_build_that_fails_while_nothing_can_be_written_keeps_nobody_waiting_once_it_can(
     leases, bucket, caplog
 ):
     caplog.set_level(logging.WARNING, "yogadl")
     in_the_way = bucket._folder.path(_names.lease(KEY, 1) + _names.END_SUFFIX)
 
-    def fail():
-        with leases.held(KEY):
-            in_the_way.mkdir()
-            _ = 1 // 0
-
     with pytest.raises(ZeroDivisionError):
-        fail()
+        fail_in_the_way_of(in_the_way, leases)
     assert "can't write that the build of" in caplog.text
     in_the_way.rmdir()
     with held(leases_of(bucket, wait_s=100)) as lease:
@@ -474,6 +498,17 @@ def test_who_waits_to_build_again_says_so_and_who_comes_back_lets_it_go_first(bu
         one.result()
         two.result()
     assert turns[:12].count("a") in range(2, 11)
+
+
+def test_who_comes_back_lets_who_waits_go_first_after_its_own_term_alone(leases):
+    def waiter():
+        return heartbeat.LeaseWaiter(leases.root, leases.policy, KEY, takes_turns=True)
+
+    with leases.held(KEY):
+        waiter().pause(leases._state(KEY))
+    state, back = leases._state(KEY), waiter()
+    assert back.yields_turn(state, time.monotonic())
+    assert not back.yields_turn(replace(state, term=state.term + 1), time.monotonic())
 
 
 def test_that_somebody_waits_is_said_to_the_first_builder_too(leases, bucket):

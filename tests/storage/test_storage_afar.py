@@ -1,5 +1,6 @@
 """Caches of a bucket that are not on this machine, or in part: read by range, the same in every way."""
 
+import errno
 import gc
 import itertools
 import os
@@ -10,12 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 from concurrent import futures
 
 import numpy as np
 import pytest
-from inside import PAGE_BYTES, DaemonThreads, end_all_threads, set_constants
+from inside import PAGE_BYTES, DaemonThreads, Filler, end_all_threads, set_constants
 from inside import rows as stored_rows
 from processes import in_fork, wait_until
 from trees import assert_equal, assert_same_batches
@@ -564,6 +566,39 @@ def test_a_dropped_reference_fills_no_more(url, tmp_path, large):
         lambda: not any(thread.name == "yogadl-fill" for thread in threading.enumerate()),
         "the end of filling",
     )
+
+
+class OneMayFill:
+    """The files of a cache, which one process may download, and none arrives."""
+
+    table = types.SimpleNamespace(fields=[None])
+
+    def __init__(self, folder):
+        self.locks = [os.open(folder, os.O_RDONLY)]
+
+    def is_here(self, part):
+        return False
+
+    def try_to_fill(self):
+        return self.locks.pop() if self.locks else None
+
+    def fill_in(self, *_):
+        raise yogadl.errors.StorageError(errno.EIO, "away")
+
+
+def test_a_forked_child_has_not_its_parents_right_to_fill(tmp_path, monkeypatch):
+    set_constants(monkeypatch, FIRST_READS=0)
+    filler = Filler(OneMayFill(tmp_path), np.ones(3, bool), print, print)
+
+    def has_right():
+        filler.start()
+        return filler._lock is not None
+
+    filler.start()
+    filler.note_read()
+    wait_until(has_right, "the right to fill")
+    assert in_fork(has_right) is False
+    assert has_right()
 
 
 def test_in_a_fork_both_sides_read_and_fill(url, here, tmp_path, large, monkeypatch):

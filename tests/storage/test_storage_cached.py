@@ -155,6 +155,10 @@ def add(record, by=1):
     return {"n": record["n"] + by}
 
 
+def first(_, record):
+    return record
+
+
 def test_a_reference_is_known_by_its_records_and_functions(storage):
     ref = storage.submit({"n": np.arange(20), "m": np.arange(20)}, "base", "1")
     views = [
@@ -166,6 +170,7 @@ def test_a_reference_is_known_by_its_records_and_functions(storage):
     assert len(set(versions)) == len(views)
     assert [version_of(storage.cached(view, "d")) for view in views] == versions
     assert version_of(storage.cached(storage.fetch("base", "1"), "d")) == versions[0]
+    assert versions[0] == "auto-f63d9fd513305597"  # another name would have it built again
 
 
 def test_records_between_those_of_a_sample_count(storage):
@@ -213,6 +218,7 @@ def test_an_image_folder_is_known_by_its_files(storage, tmp_path):
         (yogadl.partitioned.of(["nowhere"], range), "partition 0 has no file"),
         (yogadl.from_source(Named(os.devnull)), "fingerprint="),
         (WithoutFingerprint(), "it has no fingerprint"),
+        (yogadl.from_source([1], "one").map(functools.partial(first, (n for n in ()))), "no content"),
     ],
 )
 def test_what_cannot_be_known_asks_for_a_version(storage, source, reason):

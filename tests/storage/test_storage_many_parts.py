@@ -113,16 +113,16 @@ def asked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("most_bytes", [4096, 2**25], ids=["in ranges", "at once"])
+@pytest.mark.parametrize("few", [{"FEW_RANGE_BYTES": 4096}, {}], ids=["in ranges", "at once"])
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_opening_takes_two_requests_unless_the_table_is_huge(
-    root, published, tmp_path, monkeypatch, asked, most_bytes, mirrored
+    root, published, tmp_path, monkeypatch, asked, few, mirrored
 ):
-    set_constants(monkeypatch, FEW_RANGE_BYTES=most_bytes, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0, **few)
     ref = yogadl.open_storage(root.as_uri(), mirror=tmp_path if mirrored else None).fetch("set", "1")
     assert published.manifest.table_bytes > 2 * 4096
     ranges = -(-published.manifest.table_bytes // 4096)
-    assert len(asked) == (2 + ranges if mirrored and most_bytes == 4096 else 2), asked
+    assert len(asked) == (2 + ranges if mirrored and few else 2), asked
     monkeypatch.undo()
     check(ref)
 

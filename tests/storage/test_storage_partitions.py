@@ -1,5 +1,6 @@
 """begin, write, commit: partitions from any task, in any order, any number of times."""
 
+import functools
 import json
 import pickle
 import subprocess
@@ -274,6 +275,13 @@ def test_several_workers_read_a_source_and_report(storage):
     assert numbers(storage.fetch("d", "1")) == list(range(25))
     assert [records for records, _, _ in said] == sorted(records for records, _, _ in said)
     assert said[-1][:2] == (25, 25)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_the_end_all_partitions_are_said_to_be_done(storage, capsys, workers):
+    parts = [functools.partial(rows, 7), functools.partial(rows, 0), functools.partial(rows, 9)]
+    storage.submit(yogadl.partitioned(parts), "d", "1", workers=workers, progress=True)
+    assert "3 of 3 partitions" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_more_workers_than_records(storage):

@@ -256,6 +256,8 @@ def test_a_plan_says_requests_a_second_and_a_price(url):
     assert lines[1].split() == ["requests", "requests/s", "bytes", "disk", "price"]
     assert [line.split()[0] for line in lines[2:]] == ["ranges", "mirror", "blocks*", "*"]
     assert f"${way.price:,.2f}" in lines[2]
+    free, cheap = (loader.plan(prices=yogadl.Prices(price)) for price in (0, 1e-6))
+    assert [str(one).splitlines()[2].split()[-1] for one in (free, cheap)] == ["$0.00", "<$0.01"]
 
 
 def test_blocks_are_an_estimate_of_each_block_once(url):

@@ -18,17 +18,19 @@ class Point(NamedTuple):
 
 
 class Reused:
-    """One array, one list, and one buffer, filled anew for each record."""
+    """One array, one list, one buffer, and one json value, filled anew for each record."""
 
     def __init__(self, values=4):
         self.row = np.zeros(values, np.int64)
         self.numbers = [0, 0]
         self.raw = bytearray(2)
+        self.tree = [{"number": 0}]
 
     def record(self, number):
         self.row[:] = number
         self.numbers[0] = number
         self.raw[0] = number % 256
+        self.tree[0]["number"] = number
         return {
             "row": self.row,
             "of varying length": self.row[: number % 3],
@@ -36,6 +38,7 @@ class Reused:
             "masked": np.ma.masked_array(self.row[:2], [False, False]).view(np.ndarray),
             "raw": self.raw,
             "view": memoryview(self.raw),
+            "tree": self.tree,
             "point": Point(self.row[1:3], self.numbers),
             "pair": (self.numbers, {"a": self.row[::-1]}),
         }
@@ -76,6 +79,7 @@ def assert_each_is_its_own(ref, count):
         assert record["scalar"] == number
         assert record["masked"].tolist() == [number] * 2
         assert record["raw"] == record["view"] == bytes([byte, 0])
+        assert record["tree"] == [{"number": number}]
         assert record["point"].x.tolist() == [number] * 2
         assert record["point"].y.tolist() == record["pair"][0].tolist() == [number, 0]
         assert record["pair"][1]["a"].tolist() == [number] * 4

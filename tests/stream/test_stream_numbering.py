@@ -1,11 +1,15 @@
 """Numbered items: how many there are, which epoch each is of, and where whoever got so many stands."""
 
+import pickle
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import Cut
 from memory_source import stream_of
 
+import yogadl
 from yogadl.errors import ConfigurationError
 
 
@@ -46,6 +50,11 @@ def test_the_last_epoch_ends_alike_for_all_shards():
         run = stream_of(5, shard_rank=rank, num_shards=2).run
         assert run.numbering(Cut(2)).end() == (0, 5)
         assert run.numbering(Cut(2)).count(0) == 2 - rank
+
+
+def test_a_numbering_is_small_wherever_it_is_sent():
+    stream = yogadl.from_source({"x": np.arange(10_000)}).stream(shuffle=True)
+    assert len(pickle.dumps(stream.run.numbering(Cut(2)))) < 10_000
 
 
 def test_shards_of_unequal_length_are_not_counted_into_a_next_epoch():

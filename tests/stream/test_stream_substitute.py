@@ -215,6 +215,22 @@ def test_a_later_function_may_fail_at_the_record_in_the_place():
         list(partly.batch(16))
 
 
+def test_an_earlier_function_that_fails_at_the_record_in_the_place_is_an_error():
+    def early(record):
+        if record["id"] >= 16:
+            raise ValueError("late")
+        return record
+
+    def odd(record):
+        if record["id"] % 2:
+            raise ValueError("odd")
+        return record
+
+    made = ref_of(32).stream().map(early).map(odd, on_error="substitute").batch(16)
+    with pytest.raises(StageError, match=r"map\(early\) failed at record \d+: ValueError: late$"):
+        next(iter(made))
+
+
 def test_when_all_fail_the_error_says_so():
     def fail(record):
         raise ValueError("never")

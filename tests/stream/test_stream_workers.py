@@ -4,6 +4,7 @@ import functools
 import gc
 import itertools
 import os
+import pickle
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from failing import FAILS, check_error, failing
-from inside import Cut, Point, Run, count_of, pieces_of
+from inside import Cut, Point, Run, count_of, pickled, pieces_of
 from memory_source import MemorySource, batch_ids, open_stream
 from placed import PADDED, check_places, placed
 from sizes import around, records_of, rows_of, scaled
@@ -323,6 +324,27 @@ def test_the_streams_of_the_process_are_sent(ref):
 
 
 # What is sent to them.
+
+
+@pytest.mark.parametrize(
+    ("part", "mode", "is_sent"),
+    [
+        (np.asarray, "r", False), (lambda array: array[3:, ::2].T, "r", False),
+        (lambda array: array, "r+", False), (lambda array: array, "c", True),
+        (lambda array: array.view(np.recarray), "r", True), (np.array, "r", True),
+    ],
+    ids=["array", "part of it", "map", "copy on write", "of another class", "copy"],
+)  # fmt: skip
+def test_of_an_array_in_a_mapped_file_only_the_place_is_sent(tmp_path, part, mode, is_sent):
+    np.save(tmp_path / "x.npy", np.arange(10_000).reshape(100, 100))
+    array = part(np.load(tmp_path / "x.npy", mmap_mode=mode))
+    sent = pickled({"x": array}, stays_here=True)
+    assert (len(sent) > array.nbytes) == is_sent
+    found = pickle.loads(sent)["x"]
+    assert np.array_equal(found, array)
+    assert type(found) is (type(array) if is_sent else np.ndarray)
+    assert isinstance(found.base, np.memmap) != is_sent
+    assert len(pickled({"x": array}, stays_here=False)) > array.nbytes
 
 
 @pytest.mark.parametrize("name", ["map", "random_map", "worker_init", "collate", "source"])

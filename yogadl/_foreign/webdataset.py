@@ -185,7 +185,7 @@ def _samples(reader: FileReader, fields: frozenset[str] | None) -> Iterator[tupl
         if split is None or _META.match(name):
             continue
         prefix, extension = split
-        if prefix != key or first < 0:
+        if prefix != key:
             if first >= 0:
                 yield key, first, places
             key, first, places = prefix, start, {}

@@ -197,7 +197,7 @@ class StorageContract:
         storage.submit(np.arange(101), "data", "1", part_bytes=200)
         storage.append([101], "data", "2", base_version="1")
         storage.delete("data", "1")
-        storage.prune(grace_s=0)
+        assert storage.prune(grace_s=0).files
         storage.verify("data", "2")
         assert storage.fetch("data", "2").gather(range(102)).tolist() == list(range(102))
 

@@ -65,6 +65,13 @@ def test_a_dictionary_knows_records_from_everywhere(storage):
     assert b"is a word of last" in path.read_bytes()
 
 
+@pytest.mark.parametrize("large_bytes", [0, 2**40])
+def test_a_table_of_any_size_names_the_dictionaries(storage, monkeypatch, large_bytes):
+    set_constants(monkeypatch, LARGE_TABLE_BYTES=large_bytes)
+    built(storage, "1", TEXT, part_bytes=3_000)
+    assert dictionaries(storage)
+
+
 def test_an_error_names_the_record_though_others_are_held(storage):
     def source():
         yield from ({"x": value} for value in TEXT[:300])

@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -129,8 +129,6 @@ class Build:
                 f"the length of the source is {source.length}, but it returned {writer.records} records: "
                 "correct its __len__; or it was read before, then give a new one"
             )
-        # The writer's spec fits all records: it is widened whenever a shape turns out to vary.
-        receipts[-1] = replace(receipts[-1], spec=writer.spec)
         return receipts
 
     def _make_room(self, written_bytes: int, columns: Columns) -> None:

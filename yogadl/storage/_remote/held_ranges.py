@@ -101,7 +101,7 @@ class BlockFiles:
                 temporary.replace(path)
             except OSError as error:
                 with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+                    temporary.unlink()
                 raise self._not_held(storage_error(error, f"can't write {path}")) from error
         finally:
             with contextlib.suppress(OSError):
