@@ -48,7 +48,7 @@ class Build:
         key: The version to build.
         part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
         progress: Called with records so far, records in all if known, bytes so far.
-        exclusion: The right to build this key; held by the caller.
+        exclusion: The right to build this key, held by the caller; ``None`` for a task, which has none.
         log_level: The log level of the message about size and time: a warning if no progress bar shows them.
         on_receipt_written: Called when a part's receipt is written, before the part is moved to its place.
         codec: How values are compressed.
@@ -59,7 +59,7 @@ class Build:
     key: DatasetKey
     part_bytes: int | None
     progress: Progress | None
-    exclusion: BuildExclusion
+    exclusion: BuildExclusion | None
     log_level: int
     on_receipt_written: Callable[[], None]
     codec: Codec = None
@@ -83,7 +83,8 @@ class Build:
         spec = receipts[-1].spec if receipts else source.spec
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
-            self.exclusion.check()
+            if self.exclusion is not None:
+                self.exclusion.check()
             first_record = sum(r.part.index.records for r in receipts)
             try:
                 samples = samples_of(path, part, spec, partial(read_dictionary, self.root, self.key.id))

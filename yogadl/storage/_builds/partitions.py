@@ -38,7 +38,7 @@ from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_rec
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._keeping import clear_unresumable
-from yogadl.storage._leases.locks import BuildLock, exclusive_build
+from yogadl.storage._leases.locks import exclusive_build
 
 _log = logging.getLogger("yogadl")
 
@@ -288,13 +288,13 @@ class Partitions:
             part_bytes: The largest size of a part.
             progress: As for a build.
             replaces: Whether its receipt replaces an existing one.
-            exclusion: The right to build, to be checked before each part.
+            exclusion: The right to build, to be checked before each part; ``None`` for a task.
             log_level: As for `Build`.
         """
         root = self.backend.root
         self._note_version()
         build = Build(
-            root, self.key, part_bytes, progress, exclusion or BuildLock(), log_level, self._wait_for_prune,
+            root, self.key, part_bytes, progress, exclusion, log_level, self._wait_for_prune,
             self.codec, self.folder,
         )  # fmt: skip
         if not self.run:

@@ -20,6 +20,7 @@ from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
+from yogadl.storage._remote.mirrored_root import MirroredRoot
 from yogadl.storage._remote.ranged_cache import RangedCache, places_of
 from yogadl.storage._remote.requests import Spending
 
@@ -74,7 +75,7 @@ class MirrorOpener:
         self._buckets = buckets
         self.mirror = mirror
         self._bucket = bucket
-        self._root, self._hurried = BucketRoot(bucket), BucketRoot(bucket.hurried())
+        self._root, self._hurried = MirroredRoot(bucket, mirror), BucketRoot(bucket.hurried())
         self._is_mapped = mapped
         self._fill = fill
         self._spending = spending or Spending()
