@@ -55,7 +55,9 @@ def test_a_value_of_an_adopted_tar_in_a_bucket_goes_the_documented_way(tmp_path:
     storage = open_storage(f"{lake}/caches", mirror=None, foreign={lake: {}})
     assert storage.adopt(f"{lake}/0.tar", "tars", "1")[0] is not None  # what is loaded or made once
     ref = storage.fetch("tars", "1")
-    assert ref.locality().parts_here == 0  # opens it; the threads of requests are to begin while it is watched
+    assert (
+        ref.locality().parts_here == 0
+    )  # opens it; the threads of requests are to begin while it is watched
     walk = Walk()
     walk.is_on = True
     with walk.watching():

@@ -224,11 +224,20 @@ def test_shapes_of_as_many_dimensions_as_are_allowed_come_back(storage):
         storage.submit([np.ones([1] * (MAX_DIMENSIONS + 1))], "d", "refused")
 
 
+class Gaps(Cut):
+    """A source of one field that gives an empty chunk after each."""
+
+    def chunks(self, start=0):
+        for columns in super().chunks(start):
+            yield from (columns, [[]])
+
+
 def test_shapes_of_any_number_of_dimensions_come_back_up_to_as_many_as_are_allowed(storage):
     most = constant("_format.fields.MAX_UNKNOWN_RANK")
     for rank in (most - 1, most):
         records = [{"value": array} for array in (np.ones([2] * rank), np.float64(1), np.ones(3))]
-        check_reads(cached(storage, records, str(rank)), records)
+        for number, source in enumerate((records, Gaps(records, [2, 1]))):
+            check_reads(cached(storage, source, f"{rank} {number}"), records)
     for rank in (most + 1, 3 * most):
         one, many = {"value": np.ones(1)}, {"value": np.ones([1] * rank)}
         for source in ([one, many], [one, many, one], Cut([many, one], [2])):

@@ -9,6 +9,7 @@ from command import run_command
 from inside import Object, Outcome, RetryPolicy, examine_bucket, examine_process, set_constants
 from inside import storage_doctor as _doctor
 from places import Place
+from sizes import constant
 from store_proxy import refuses
 
 from yogadl.testing import MemoryBucket
@@ -144,6 +145,11 @@ def test_a_store_that_is_not_there_is_said_in_time(doctor):
     ended = doctor(place).ends(1)
     assert state_of(ended, "access") == "problem"
     assert "--endpoint-url, proxies" in ended.out
+
+
+def test_who_waits_for_the_result_waits_less_than_who_reads():
+    here, elsewhere = constant("cli._checking._PATIENCE"), RetryPolicy()
+    assert here.silence_s < here.total_s < elsewhere.silence_s
 
 
 def test_a_store_that_ignores_conditions_is_found_out(doctor, heedless_place):

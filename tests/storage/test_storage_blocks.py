@@ -181,6 +181,13 @@ def test_of_varying_values_whole_blocks_come_as_well(url, monkeypatch):
     assert size_bytes <= 1.05 * sum(4 * (number % 700) + 12 for number in range(COUNT))
 
 
+def test_blocks_of_which_most_is_left_out_do_not_come(url):
+    left_out = [(first + 50, min(first + 800, COUNT)) for first in range(0, COUNT, 800)]
+    ref = fetched(url, "image")
+    _, size_bytes = made(ref, ref.stream(shuffle=ORDER).skip_ranges(left_out).batch(8))
+    assert size_bytes <= 1.1 * 4 * 50 * ROW_BYTES
+
+
 def test_records_with_a_few_gaps_come_in_blocks_as_well(url):
     ref = fetched(url, "image").select([*range(10), *range(20, COUNT)])
     list(ref.stream(shuffle=ORDER).batch(8))
