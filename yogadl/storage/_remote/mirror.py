@@ -13,7 +13,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +66,6 @@ class Mirror:
         bucket: Bucket,
         folder: str | os.PathLike[str] | None = None,
         limit: int | str | None = None,
-        *,
         keeps_files: bool = True,
     ) -> None:
         self.keeps_files = keeps_files
@@ -81,8 +79,7 @@ class Mirror:
 
     def __reduce__(self) -> Any:
         folder = self._chosen_folder and str(self._chosen_folder)
-        make = partial(Mirror, keeps_files=self.keeps_files)
-        return make, (self._bucket, folder, self._limit_bytes)
+        return Mirror, (self._bucket, folder, self._limit_bytes, self.keeps_files)
 
     def __repr__(self) -> str:
         return f"Mirror({self._bucket!r}, {str(self._chosen_folder) if self._chosen_folder else None!r})"
