@@ -500,6 +500,10 @@ class Ahead:
             )
         return found
 
+    def let_go(self) -> None:
+        """Keep no bytes that were announced but those that rows hold, which are being read."""
+        self._held = []
+
 
 # Compute rows that are requested in any order, a block of them at a time, and announce the next ones.
 
@@ -545,6 +549,8 @@ class RowBlocks:
                 first = block * self._block
                 last = min(first + self._block, self._run.shard.own(origin.position))
                 rows = self._run.rows(origin, first, last)
+                for _, before in list(self._kept.values())[:-1]:  # threads may still read the last rows
+                    before.let_go()
                 ahead = Ahead(self._run, rows, is_shared=not self._announces)
                 found = self._kept[origin, block] = rows, ahead
                 while len(self._kept) > _KEPT:
