@@ -602,15 +602,21 @@ class Planner:
                 if self._parts.has_foreign and number not in self._parts.kept.heaps:
                     files, positions, lengths = values
                     foreign.append((files, positions + before[varying], lengths))
-                    before[varying] += lengths
+                    before[varying] += lengths + self._between_bytes
                 else:
                     self._announce(*values, keeps_pages=number in self._parts.kept.heaps)
         if foreign:
-            if not is_block:  # what lies between the fields of a record is counted behind the last of them
-                self._counter.gap_bytes = gap_of(self._table) * len(foreign)
             files, positions, lengths = map(np.concatenate, zip(*foreign, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
         return found
+
+    @cached_property
+    def _between_bytes(self) -> int:
+        """The bytes between two values of a record in a foreign file, on average, such as headers of tar."""
+        fields = [field for field in self._table.fields if field.are_foreign.any()]
+        blocks_bytes = max(int(field.heap_bytes().sum()) for field in fields)  # fields may share their blocks
+        rest_bytes = blocks_bytes - sum(int(field.value_bytes().sum()) for field in fields)
+        return max(0, rest_bytes // max(1, self._table.records * len(fields)))
 
     def _add_rows(self, number: int, parts: Int64s, rows: Int64s, *, only_entries: bool = False) -> Int64s:
         """Count the rows of a field, which hold values or their entries; return their positions."""
