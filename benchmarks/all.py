@@ -33,6 +33,7 @@ OPTIONAL = {
     "jax_loader": "jax",
     "keras_loader": "keras",
     "many_parts": "boto3",
+    "plans": "obstore",
     "ray_builds": "ray",
     "records": "orjson",
     "tf_data": "tensorflow",
