@@ -22,9 +22,9 @@ def served(monkeypatch):
     """Return a list that gets the name and the bytes of each read of a bucket in a folder."""
     found, chunks = [], LocalBucket._chunks
 
-    def counted(bucket, file, name, start, end):
-        found.append((name, end - start))
-        return chunks(bucket, file, name, start, end)
+    def counted(bucket, file, one, start, end):
+        found.append((one.name, end - start))
+        return chunks(bucket, file, one, start, end)
 
     monkeypatch.setattr(LocalBucket, "_chunks", counted)
     return found

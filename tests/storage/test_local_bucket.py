@@ -43,6 +43,22 @@ def test_what_is_being_read_is_read_to_its_end_when_it_is_replaced(tmp_path):
         assert first + b"".join(body.chunks) == b"a" * 3_000_000
 
 
+def test_a_file_that_is_written_to_while_it_is_read_is_an_error(tmp_path, monkeypatch):
+    bucket = LocalBucket(tmp_path)
+    bucket.put("name", b"a" * 1000)
+    pread = os.pread
+
+    def overwrites(descriptor, size, at):
+        with (tmp_path / "name").open("r+b") as file:
+            file.write(b"b" * 1000)
+        return pread(descriptor, size, at)
+
+    with bucket.get("name") as body:
+        monkeypatch.setattr(os, "pread", overwrites)
+        with pytest.raises(StorageError, match="replaced or deleted while it was read"):
+            list(body.chunks)
+
+
 def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path):
     bucket = LocalBucket(tmp_path)
     bucket.put("name", b"a" * 3_000_000)

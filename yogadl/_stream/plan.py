@@ -71,7 +71,8 @@ class Plan:
             if way.name == name:
                 return way
         known = ", ".join(way.name for way in self.ways)
-        raise ConfigurationError(f"the plan has no way called {name!r}" + (f": only {known}" * bool(known)))
+        reason = f": only {known}" if known else f": {self.why}" * bool(self.why)
+        raise ConfigurationError(f"the plan has no way called {name!r}{reason}")
 
     def __str__(self) -> str:
         epochs = f"{self.epochs:,} epoch{'s' * (self.epochs > 1)}"

@@ -71,7 +71,7 @@ class LocalBucket(Bucket):
             if tag not in (None, found.tag):
                 raise replaced(self.url, name)
             end = found.size_bytes if stop is None else min(stop, found.size_bytes)
-            yield Body(found, self._chunks(file, name, start, end))
+            yield Body(found, self._chunks(file, found, start, end))
 
     def put(self, name: str, content: bytes | Path) -> Object:
         with self._folder.written(_checked_object_name(name), content) as temporary:
@@ -137,8 +137,8 @@ class LocalBucket(Bucket):
         except OSError as error:
             raise storage_error(error, f"can't read {path}", reads=True) from error
 
-    def _chunks(self, file: BinaryIO, name: str, start: int, end: int) -> Iterator[bytes]:
-        at = start
+    def _chunks(self, file: BinaryIO, found: Object, start: int, end: int) -> Iterator[bytes]:
+        name, at = found.name, start
         while at < end:
             try:
                 chunk = os.pread(file.fileno(), min(_CHUNK_BYTES, end - at), at)
@@ -153,6 +153,8 @@ class LocalBucket(Bucket):
                     "restore the file",
                 )
             at += len(chunk)
+            if _object(name, os.fstat(file.fileno())).tag != found.tag:  # looked at after the read
+                raise replaced(self.url, name)
             yield chunk
 
     def _link(self, temporary: Path, name: str) -> bool:
