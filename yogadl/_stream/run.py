@@ -438,6 +438,8 @@ class Ahead:
         on_planned: Called instead of each cache's announcement.
         blocks: The planned blocks, used instead of the run's.
         is_shared: Whether other processes read rows between these.
+        is_in_order: Whether rows are asked for in order. Otherwise threads may ask for them in nearly this
+            order, and what was announced of a stretch before them is held, too.
     """
 
     def __init__(
@@ -448,6 +450,7 @@ class Ahead:
         blocks: "BlockAhead | None" = None,
         *,
         is_shared: bool = False,
+        is_in_order: bool = True,
     ) -> None:
         self._source = run.source
         run.source.prepare(rows.indices)
@@ -457,6 +460,7 @@ class Ahead:
         # Where the rows of each announcement begin and end, and what keeps their bytes.
         self._held: list[tuple[int, int, tuple[object, ...]]] = []
         self._most = max(1, AHEAD_BYTES // run.record_bytes)
+        self._behind = 0 if is_in_order else self._most
         self._is_shared = is_shared or any(
             isinstance(positions, range) and positions.step != run.shard.ranks for _, positions in rows.pieces
         )
@@ -493,8 +497,7 @@ class Ahead:
             self._announced += announced.spared
         found = self._rows[first:last]
         if self._held:
-            # Several threads may take rows in nearly this order, so those of a stretch before are held, too.
-            self._held = [each for each in self._held if each[1] > first - self._most]
+            self._held = [each for each in self._held if each[1] > first - self._behind]
             found.held = tuple(
                 held for start, end, each in self._held if start < last and end > first for held in each
             )
@@ -551,7 +554,7 @@ class RowBlocks:
                 rows = self._run.rows(origin, first, last)
                 for _, before in list(self._kept.values())[:-1]:  # threads may still read the last rows
                     before.let_go()
-                ahead = Ahead(self._run, rows, is_shared=not self._announces)
+                ahead = Ahead(self._run, rows, is_shared=not self._announces, is_in_order=False)
                 found = self._kept[origin, block] = rows, ahead
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
