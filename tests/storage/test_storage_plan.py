@@ -285,9 +285,7 @@ def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
         plan.way("ranges")
     chunks = fetched(url).chunks("tokens", 100).stream().plan()
     assert (chunks.ways, chunks.why) == ((), "the cost of chunks can't be planned; plan the documents")
-    with pytest.raises(
-        ConfigurationError, match="no way called '': the cost of chunks can't be"
-    ):
+    with pytest.raises(ConfigurationError, match="no way called '': the cost of chunks can't be"):
         chunks.way(chunks.chosen)
     with pytest.raises(ConfigurationError, match="'disk': only ranges, mirror, blocks"):
         fetched(url).stream().plan().way("disk")

@@ -293,9 +293,7 @@ def test_a_cursor_of_any_views_of_a_version_goes_on_with_those_of_the_first_reco
 ):
     """And with all records of the later one it is refused; if these are not packed, the error says this."""
     views = data.draw(st.lists(st.sampled_from(UNCOUNTED), max_size=2))
-    assume(
-        views != ["chunks", "flat_map"]
-    )  # `is_possible` has few chunks flat, not many
+    assume(views != ["chunks", "flat_map"])  # `is_possible` has few chunks flat, not many
     end = data.draw(st.sampled_from(["plain", "packed", "bucketed"]))
     dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
     old = built(world.bases["older"], views, dice, world.program, end)
