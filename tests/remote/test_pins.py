@@ -319,7 +319,7 @@ import os, sys
 sys.path[:0] = {sys.path!r}
 from test_pins import PART_BYTES, columns
 import yogadl
-from yogadl.storage._remote.mirrored_root import MirroredRoot
+from yogadl.storage._remote.mirror import MirroredRoot
 
 adopt, adopted = MirroredRoot.adopt, []
 

@@ -8,8 +8,7 @@ from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePo
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._objects.bucket import Bucket, check_conditions
-from yogadl.storage._remote.mirror import Mirror
-from yogadl.storage._remote.mirrored_root import MirroredRoot
+from yogadl.storage._remote.mirror import Mirror, MirroredRoot
 from yogadl.storage._remote.opener import Fill, MirrorOpener, Verify
 from yogadl.storage._remote.requests import Spending
 

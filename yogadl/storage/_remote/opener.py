@@ -18,9 +18,8 @@ from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket, OfflineError
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
-from yogadl.storage._remote.mirror import Mirror
+from yogadl.storage._remote.mirror import Mirror, MirroredRoot
 from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
-from yogadl.storage._remote.mirrored_root import MirroredRoot
 from yogadl.storage._remote.ranged_cache import RangedCache, places_of
 from yogadl.storage._remote.requests import Spending
 

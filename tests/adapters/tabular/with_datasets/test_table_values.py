@@ -57,7 +57,10 @@ KINDS: dict[str, Callable[..., Any]] = {
     "pyarrow": of_table, "stream": of_stream, "parquet": of_parquet, "polars": of_polars, "pandas": of_pandas,
     "datasets": of_datasets,
 }  # fmt: skip
-CASES = [case for case in all_cases() if isinstance(case.records[0], dict)]
+# Of a tuple of several types Arrow makes a list.
+CASES = [
+    case for case in all_cases() if isinstance(case.records[0], dict) and case.name != "missing in tuples"
+]
 
 
 # What a table of the library can have, and a cache has not.
