@@ -46,7 +46,7 @@ from _shards import (
     write_tars,
     write_tfrecords,
 )
-from afar import opened, serving
+from afar import BUCKET, opened, serving
 
 import yogadl
 
@@ -58,7 +58,6 @@ INDEX, READ, UNREAD_S, LOCAL, OTHERS, CHUNKS, FAR = 1, 0.5, 1, 0.95, 10, 0.9, 0.
 DELAY_S, FAR_SECONDS = 0.02, 5
 CHAINS, CHAINED = 100, 500
 COMPARED = 10_000
-BUCKET = {"anonymous": True, "client_options": {"region_name": "us-east-1"}}
 
 
 def measure(settings: Settings) -> None:

@@ -29,6 +29,7 @@ import yogadl
 SMALL, SMALL_RECORDS, SMALL_BATCH = 8192, 250_000, 256
 LARGE, LARGE_RECORDS, LARGE_BATCH = (224, 224, 3), 8_000, 64
 DELAY_S = 0.02
+BUCKET: dict[str, Any] = {"anonymous": True, "client_options": {"region_name": "us-east-1"}}
 SHARE = 0.25
 READ = 20_000
 AWAY_S = 30.0
@@ -62,8 +63,7 @@ def opened(url: str, bucket: str, dataset: str = "set", version: str = "1", **op
     storage = yogadl.open_storage(
         f"s3://{bucket}",
         endpoint_url=url,
-        anonymous=True,
-        client_options={"region_name": "us-east-1"},
+        **BUCKET,
         **options,
     )
     return storage.fetch(dataset, version)
@@ -98,10 +98,16 @@ def first_batch(url: str, mirror: str) -> dict[str, float]:
     return {"seconds": seconds, "bytes": size_bytes, "share": sent / size_bytes}
 
 
+def counted(url: str) -> tuple[int, int]:
+    """Return how many requests the server has answered, and how many bytes it has begun to send."""
+    with urlopen(f"{url}/-/counted") as answer:
+        requests, size_bytes = json.load(answer)
+    return requests, size_bytes
+
+
 def sent_bytes(url: str) -> int:
     """Return how many bytes the server has begun to send."""
-    with urlopen(f"{url}/-/counted") as answer:
-        return json.load(answer)[1]
+    return counted(url)[1]
 
 
 def measure_rates(settings: Settings, root: Path) -> None:

@@ -6,22 +6,19 @@ first batch on, and compared with the plan of the same stream. It justifies `Ran
 """
 
 import io
-import json
 import tarfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _measure import Settings, at_most, clear, drain, main, say
-from afar import opened, serving
+from afar import BUCKET, counted, opened, serving
 
 import yogadl
 
 RECORDS = 3_000
 BLOCKS = yogadl.Blocks(records=40, window=5, lanes=4)
-OPTIONS: dict[str, Any] = {"anonymous": True, "client_options": {"region_name": "us-east-1"}}
 
 ORDERS: dict[str, Callable[[Any], Any]] = {
     "in order": lambda ref: ref.stream().batch(64),
@@ -60,7 +57,7 @@ def measure(settings: Settings) -> None:
     make(root, settings.scaled(RECORDS))
     found: list[tuple[str, int, int, int, int]] = []
     with serving(root) as url:
-        lake = {"s3://lake": {"endpoint_url": url, **OPTIONS}}
+        lake = {"s3://lake": {"endpoint_url": url, **BUCKET}}
         yogadl.open_storage(settings.path("adopted"), foreign=lake).adopt("s3://lake/*.tar", "tars", "1")
         for name, ref, stream in streams(settings, root, url):
             plan = stream.plan()
@@ -100,19 +97,12 @@ def streams(settings: Settings, root: Path, url: str) -> Iterator[tuple[str, Any
                 ref = opened(url, kind, kind, mirror=None, verify=verify)
                 yield f"{kind}, {order}" + ", verified" * (verify is not None), ref, make_stream(ref)
     for order, make_stream in ORDERS.items():
-        lake = {"s3://lake": {"endpoint_url": url, **OPTIONS}}
+        lake = {"s3://lake": {"endpoint_url": url, **BUCKET}}
         ref = yogadl.open_storage(settings.path("adopted"), foreign=lake).fetch("tars", "1")
         yield f"adopted tars, {order}", ref, make_stream(ref)
     for view, (kind, make_stream) in VIEWS.items():
         ref = opened(url, kind, kind, mirror=None)
         yield view, ref, make_stream(ref)
-
-
-def counted(url: str) -> tuple[int, int]:
-    """Return the number of requests that the server has answered, and of bytes that it has sent."""
-    with urllib.request.urlopen(f"{url}/-/counted") as answer:
-        requests, size_bytes = json.load(answer)
-    return requests, size_bytes
 
 
 def make(root: Path, count: int) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import Run
-from walks import LIBRARY, Walk, documented
+from walks import LIBRARY, Walk, documented, of_a_batch
 
 from yogadl import open_storage
 
@@ -26,21 +25,7 @@ def test_a_batch_goes_the_documented_way(tmp_path, monkeypatch, part_bytes):
     """From its indices to the gather; also where it takes several parts, and they are uneven."""
     storage = open_storage(tmp_path)
     storage.submit(records(5000), "squares", "1", part_bytes=part_bytes)
-    walk, read = Walk(), Run.read
-
-    def reading(run: Run, *arguments: Any) -> Any:
-        walk.is_on = True
-        try:
-            return read(run, *arguments)
-        finally:
-            walk.is_on = False
-
-    monkeypatch.setattr(Run, "read", reading)
-    batches = iter(storage.fetch("squares", "1").stream(shuffle=True).batch(32))
-    next(batches)  # what is loaded or made once
-    walk.modules.clear()
-    with walk.watching():
-        next(batches)
+    walk = of_a_batch(monkeypatch, storage.fetch("squares", "1").stream(shuffle=True).batch(32))
     assert list(walk.modules) == documented("A batch, from its indices to the gather")
     assert len(walk.modules) <= 5, str(walk)
 

@@ -5,9 +5,13 @@ import gc
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import pytest
+from inside import Run
 
 import yogadl
 
@@ -47,6 +51,26 @@ class Walk:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
             gc.enable()
+
+
+def of_a_batch(monkeypatch: pytest.MonkeyPatch, batches: Iterable[object]) -> Walk:
+    """Return the walk of the read of a second batch: at the first one, things are loaded or made once."""
+    walk, read = Walk(), Run.read
+
+    def reading(run: Run, *arguments: Any) -> Any:
+        walk.is_on = True
+        try:
+            return read(run, *arguments)
+        finally:
+            walk.is_on = False
+
+    monkeypatch.setattr(Run, "read", reading)
+    iterator = iter(batches)
+    next(iterator)
+    walk.modules.clear()
+    with walk.watching():
+        next(iterator)
+    return walk
 
 
 def documented(title: str) -> list[str]:

@@ -230,7 +230,7 @@ class Reader:
             away = self.parts.are_records_away(self.parts.locate(indices)[0])
             if away is not None:
                 held = self.parts.away.new_held()
-                self.hold(indices, fields, held, entries=False)
+                self._announce(indices[away], fields, held)
                 return Announced(0, (held,))  # each record needs an announcement
         if not self.parts.are_all_mappable:
             return Announced()
@@ -245,9 +245,13 @@ class Reader:
         values that the second reads.
         """
         away = self.parts.are_records_away(self.parts.locate(indices)[0])
-        if away is None:
-            return
-        rows = self.parts.rows(indices[away], held)
+        if away is not None:
+            self._announce(indices[away], fields, held, entries=entries)
+
+    def _announce(
+        self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool = False
+    ) -> None:
+        rows = self.parts.rows(indices, held)
         with contextlib.suppress(CacheFormatError, StorageError):  # reading the records raises it
             for field in self.fields if fields is None else [self.fields[number] for number in fields]:
                 field.announce(rows, entries=entries)

@@ -474,7 +474,6 @@ class _BlockCounter:
         self._kept: set[int] = set()
         self._held = Extents()
         self._requested_bytes = 0  # of blocks that may be dropped
-        self.gap_bytes = 0  # has no effect here
 
     @property
     def _has_room(self) -> bool:
@@ -576,7 +575,6 @@ class Planner:
             stretches: Which bytes of the values of the one field are announced.
             is_block: Whether the records are held as a block.
         """
-        self._counter.gap_bytes = gap_of(self._table)
         numbers = range(len(self._table.fields)) if fields is None else fields
         for number in numbers:
             self._records[number] = self._records.get(number, 0) + len(indices)
@@ -614,7 +612,8 @@ class Planner:
     def _between_bytes(self) -> int:
         """The bytes between two values of a record in a foreign file, on average, such as headers of tar."""
         fields = [field for field in self._table.fields if field.are_foreign.any()]
-        blocks_bytes = max(int(field.heap_bytes().sum()) for field in fields)  # fields may share their blocks
+        # Fields may share their blocks.
+        blocks_bytes = max((int(field.heap_bytes().sum()) for field in fields), default=0)
         rest_bytes = blocks_bytes - sum(int(field.value_bytes().sum()) for field in fields)
         return max(0, rest_bytes // max(1, self._table.records * len(fields)))
 
