@@ -214,9 +214,7 @@ yogadl.cli._output WAITING_DELAY_S=_DELAY_S _TICK_S
 yogadl.storage._objects.obstore_ranges OBSTORE_BUSY_FOR_S=_BUSY_FOR_S
 yogadl.storage._objects.retry RETRY_LOG_AFTER_S=_LOG_AFTER_S _NEVER_ANSWERED_LIMIT_S
 yogadl.storage._catalogue.catalogue _MOST_FILES_LISTED
-yogadl.storage._remote.ranges CHECKED_RANGES_AHEAD_BYTES=AHEAD_BYTES
 yogadl.storage._remote.ranges CHECKED_RANGES_AT_ONCE_BYTES=_AT_ONCE_BYTES
-yogadl.storage._remote.ranges CHECKED_RANGES_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
 yogadl.cli._checking _LITTLE_ROOM_BYTES
 yogadl.storage._builds.executors _LEAST_WAITING_IF_UNKNOWN _LEAST_WAITING _MOST_WAITING
 yogadl.storage._builds.executors _PART_BYTES _WAITING_BYTES

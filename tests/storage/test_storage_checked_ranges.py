@@ -18,7 +18,6 @@ from inside import (
     FetchedRange,
     LocalBucket,
     Ranges,
-    _ranges,
     open_table,
     read_index,
     set_constants,
@@ -329,7 +328,7 @@ def images_of(ref, wide):
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("over", [0, 1])
 def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_last(wide, monkeypatch, over):
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH - over)
+    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=3 * LENGTH - over)
     ref = wide.fetched().fields("image")
     read = images_of(ref, wide)
     for number in (0, 2, 1, 4):  # of blocks 0, 1, 0, 2
@@ -341,79 +340,110 @@ def test_blocks_are_held_as_long_as_there_is_room_those_longest_that_were_used_l
     assert ref.locality().ranges == 3 + over
     for number in range(40):
         read(number)
-    reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._known().blocks.size_bytes == len(reading._known().blocks) * LENGTH == (3 - over) * LENGTH
+    blocks = ref._records.parent.open()[1].parts.away._ranges._known().pages
+    assert blocks.size_bytes == len(blocks) * LENGTH == (3 - over) * LENGTH
 
 
 @pytest.mark.usefixtures("one_by_one")
 def test_a_block_that_has_no_room_is_read_all_the_same(wide, monkeypatch):
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=LENGTH // 2)
+    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=LENGTH // 2)
     ref = wide.fetched().fields("image")
     for batch, indices in zip(ref.stream().batch(4), np.arange(40).reshape(-1, 4), strict=True):
         np.testing.assert_array_equal(batch["image"], wide.records["image"][indices])
-    assert len(ref._records.parent.open()[1].parts.away._reading._known().blocks) == 0
+    assert len(ref._records.parent.open()[1].parts.away._ranges._known().pages) == 0
 
 
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_batch_has_so_many_bytes_of_blocks_in_its_hands(wide, monkeypatch, over):
     set_constants(monkeypatch, CHECKED_RANGES_AT_ONCE_BYTES=3 * LENGTH - over)
-    read, at_once = Ranges.read, []
+    arrived, at_once = Ranges._arrived, []
 
-    def noted(self, parts, positions, lengths, *, keeps_pages):
-        at_once.append(int(lengths.sum()))
-        return read(self, parts, positions, lengths, keeps_pages=keeps_pages)
+    def noted(self, numbers, *, is_kept):
+        at_once.append(int(self.sums.length[numbers].sum()))
+        return arrived(self, numbers, is_kept=is_kept)
 
-    monkeypatch.setattr(Ranges, "read", noted)
+    monkeypatch.setattr(Ranges, "_arrived", noted)
     found = wide.fetched().fields("image").gather(np.arange(0, 24, 2))["image"]
     np.testing.assert_array_equal(found, wide.records["image"][0:24:2])
     assert at_once == [(3 - over) * LENGTH] * (12 // (3 - over))
 
 
 @pytest.fixture
-def ahead(monkeypatch):
+def ahead(wide, monkeypatch):
     """Note what is asked for before it is read: lists of places among the blocks of `wide`."""
-    expect, notes = Ranges.announce_rows, []
+    find, notes, blocks = Ranges._find, [], wide.blocks_of("image")
 
-    def noted(self, held, parts, positions, lengths):
-        notes.append(parts.tolist())
-        expect(self, held, parts, positions, lengths)
+    def noted(self, numbers, *, is_kept, is_urgent):
+        found, own = find(self, numbers, is_kept=is_kept, is_urgent=is_urgent)
+        if own and not is_urgent:
+            notes.append([blocks.index(number) for number in numbers if number in own])
+        return found, own
 
-    monkeypatch.setattr(Ranges, "announce_rows", noted)
+    monkeypatch.setattr(Ranges, "_find", noted)
     return notes
 
 
 def announced(ref, indices):
-    cache = ref._records.parent
-    cache.will_need(np.array(indices), [0])
-    return cache
+    return ref._records.parent.will_need(np.array(indices), [0])
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_so_much_is_asked_for_ahead(wide, monkeypatch, ahead, over):
-    set_constants(monkeypatch, TOGETHER_BYTES=LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH + over)
+    set_constants(monkeypatch, TOGETHER_BYTES=LENGTH, PLANNING_AHEAD_BYTES=3 * LENGTH + over)
     ref = wide.fetched().fields("image")
-    announced(ref, np.arange(40))
+    held = announced(ref, np.arange(40))
     assert ahead == []  # before any of it is read
     ref[0]
-    count = 3 + over
-    assert sorted(itertools.chain.from_iterable(ahead)) == sorted(
-        wide.sums.part[wide.blocks_of("image")[: count + 1]]
-    )
-    ahead.clear()
+    assert ahead == [[1, 2, 3, 4][: 3 + over]]
     ref[1]
-    assert ahead == []  # of the same block
+    assert len(ahead) == 1  # of the same block
     ref[2]
-    assert ahead == [[int(wide.sums.part[wide.blocks_of("image")[count + 1]])]]
+    ref[4]
+    assert ahead[1:] == ([[5, 6]] if over else [[4], [5]])
+    assert held
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_what_is_announced_in_a_row_is_asked_for_together(wide, monkeypatch, ahead, over):
-    set_constants(monkeypatch, TOGETHER_BYTES=3 * LENGTH - over)
+def test_blocks_are_asked_for_once_there_is_room_for_several(wide, monkeypatch, ahead, over):
+    set_constants(monkeypatch, TOGETHER_BYTES=2 * LENGTH + over, PLANNING_AHEAD_BYTES=6 * LENGTH)
     ref = wide.fetched().fields("image")
-    announced(ref, np.arange(24))
+    held = announced(ref, np.arange(40))
+    for number in range(0, 40, 2):
+        ref[number]
+    count = 2 + over
+    assert [len(blocks) for blocks in ahead[:4]] == [6, *[count] * 3]
+    assert list(itertools.chain.from_iterable(ahead)) == list(range(1, 20))
+    assert held
+
+
+def test_a_block_larger_than_all_that_is_asked_for_ahead_is_asked_for_alone(wide, monkeypatch, ahead):
+    set_constants(monkeypatch, PLANNING_AHEAD_BYTES=1)
+    ref = wide.fetched().fields("image")
+    held = announced(ref, np.arange(40))
+    for number in range(40):
+        ref[number]
+    assert ahead == [[number] for number in range(1, 20)]
+    assert held
+
+
+def test_all_fields_are_asked_for_ahead_equally_far(bucket, monkeypatch):
+    set_constants(monkeypatch, PLANNING_AHEAD_BYTES=40_000, KEPT_BYTES=0)
+    find, asked = Ranges._find, []
+
+    def noted(self, numbers, *, is_kept, is_urgent):
+        found, own = find(self, numbers, is_kept=is_kept, is_urgent=is_urgent)
+        asked.extend(number for number in numbers if number in own and not is_urgent)
+        return found, own
+
+    monkeypatch.setattr(Ranges, "_find", noted)
+    ref = bucket.fetched()
+    held = ref._records.will_need(np.arange(COUNT))
+    asked.clear()
     ref[0]
-    assert [len(parts) for parts in ahead] == [3 - over] * (12 // (3 - over))
+    sums = bucket.sums
+    assert len({sums.group_of(block) for block in asked}) >= 6  # rows of most fields, and heaps
+    assert held
 
 
 def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
@@ -421,30 +451,35 @@ def test_an_announced_block_that_is_here_is_not_asked_for(wide, ahead):
     for number in range(40):
         ref[number]
     for _ in range(3):
-        announced(ref, np.arange(40))
+        held = announced(ref, np.arange(40))
         ref[3]
+        assert held
     assert ahead == []
 
 
-@pytest.mark.parametrize("most", ["_MOST_ANNOUNCED", "_MOST_ANNOUNCEMENTS"])
-def test_announcements_are_forgotten_and_all_is_read_nonetheless(wide, monkeypatch, most):
-    monkeypatch.setattr(_ranges, most, 3)
-    set_constants(monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=2 * LENGTH)
+def test_an_announcement_that_nobody_holds_is_forgotten(wide, ahead):
     ref = wide.fetched().fields("image")
-    for _ in range(7):
-        cache = announced(ref, np.arange(40))
-    chunks = cache.open()[1].parts.away._reading._known().chunks
-    assert len(chunks) == (3 if most == "_MOST_ANNOUNCED" else 20)
-    assert {len(found) for found in chunks.values()} == {1 if most == "_MOST_ANNOUNCED" else 3}
+    announced(ref, np.arange(40))
     for number in range(40):
         images_of(ref, wide)(number)
+    assert ahead == []
+
+
+def test_a_stream_that_waits_takes_no_room_from_another(wide, monkeypatch, ahead):
+    set_constants(monkeypatch, TOGETHER_BYTES=LENGTH, PLANNING_AHEAD_BYTES=3 * LENGTH)
+    ref = wide.fetched().fields("image")
+    waiting = announced(ref, np.arange(20))
+    ref[0]
+    reading = announced(ref, np.arange(20, 40))
+    ref[20]
+    assert ahead == [[1, 2, 3], [11, 12, 13]]
+    assert waiting
+    assert reading
 
 
 @pytest.mark.usefixtures("one_by_one")
 def test_what_was_announced_by_who_stopped_early_is_not_asked_for_later(wide, monkeypatch, asked):
-    set_constants(
-        monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=4 * LENGTH, CHECKED_RANGES_AHEAD_BYTES=2 * LENGTH
-    )
+    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=4 * LENGTH, PLANNING_AHEAD_BYTES=2 * LENGTH)
     ref = wide.fetched().fields("image")
     for seed in range(5):
         with_seed = iter(ref.stream(shuffle=True, shuffle_seed=seed).batch(2))
@@ -478,22 +513,21 @@ def test_who_waits_for_what_fails_elsewhere_asks_by_itself(wide, asked, fails):
 
 
 def test_many_threads_read_the_same_blocks_while_others_are_let_go(wide, monkeypatch):
-    set_constants(
-        monkeypatch, CHECKED_RANGES_MOST_CHECKED_BYTES=3 * LENGTH, CHECKED_RANGES_AHEAD_BYTES=3 * LENGTH
-    )
+    set_constants(monkeypatch, PLANNING_MOST_CHECKED_BYTES=3 * LENGTH, PLANNING_AHEAD_BYTES=3 * LENGTH)
     ref = wide.fetched().fields("image")
 
     def read(seed):
         for turn in range(4):
             indices = np.random.default_rng(seed * 10 + turn).permutation(40)
-            announced(ref, indices)
+            held = announced(ref, indices)
             for some in np.array_split(indices, 9):
                 np.testing.assert_array_equal(ref.gather(some)["image"], wide.records["image"][some])
+            assert held
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(read, range(6)))
-    reading = ref._records.parent.open()[1].parts.away._reading
-    assert reading._known().blocks.size_bytes == len(reading._known().blocks) * LENGTH <= 3 * LENGTH
+    blocks = ref._records.parent.open()[1].parts.away._ranges._known().pages
+    assert blocks.size_bytes == len(blocks) * LENGTH <= (3 + 3) * LENGTH
 
 
 def test_a_fork_begins_anew_and_both_sides_go_on(wide, asked):
@@ -597,8 +631,6 @@ def test_a_plan_counts_them_again_where_there_is_no_room(wide, monkeypatch, name
         monkeypatch,
         PLANNING_MOST_CHECKED_BYTES=5 * LENGTH,
         PLANNING_AHEAD_BYTES=LENGTH,
-        CHECKED_RANGES_MOST_CHECKED_BYTES=5 * LENGTH,
-        CHECKED_RANGES_AHEAD_BYTES=LENGTH,
     )
     ref = wide.fetched().fields("image")
     read = PLANNED[name](ref)

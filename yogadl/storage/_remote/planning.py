@@ -4,7 +4,7 @@ The readers of ranges and the plan of a stream call the same functions. The plan
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,12 +33,13 @@ HELD_GAP_BYTES: Final = 2 * 4096
 MOST_RANGE_BYTES: Final = 8 * 2**20
 # The size of the pages in which small fields are read and kept.
 PAGE_BYTES: Final = 2**16
-# The bytes of compared blocks that are kept for the next batches; the least recently used are dropped first.
+# The bytes of compared blocks that are kept for the next batches, beside those requested ahead; the least
+# recently used are dropped first.
 MOST_CHECKED_BYTES: Final = 64 * 2**20
 # The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
 # records, but if each lies in another block, those blocks may be a hundred times as large.
 AHEAD_BYTES: Final = 32 * 2**20
-# Blocks announced one after the other are requested together, up to this size.
+# Blocks are requested ahead once there is room for this many bytes of them, in order to merge requests.
 TOGETHER_BYTES: Final = 8 * 2**20
 
 # The most bytes that handles keep; the oldest are dropped first. This is several times the size of one
@@ -87,27 +88,18 @@ def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tupl
     return sorted(ranges, key=lambda one: min(one[1]))
 
 
-def grouped(
-    blocks: Iterable[int], lengths: Int64s, most_bytes: int | None = None
-) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of blocks to request together, in the same order, each with its size.
-
-    Args:
-        blocks: The blocks.
-        lengths: The size of each block of the cache.
-        most_bytes: The largest size of a group of several blocks; ``None`` for `TOGETHER_BYTES`.
-    """
-    most_bytes = TOGETHER_BYTES if most_bytes is None else most_bytes
+def grouped(blocks: Iterable[int], lengths: Int64s, most_bytes: int) -> Iterator[list[int]]:
+    """Yield groups of blocks, in the same order; a group of several has no more than `most_bytes`."""
     group, size_bytes = list[int](), 0
     for block in blocks:
         length = int(lengths[block])
         if group and size_bytes + length > most_bytes:
-            yield group, size_bytes
+            yield group
             group, size_bytes = [], 0
         group.append(block)
         size_bytes += length
     if group:
-        yield group, size_bytes
+        yield group
 
 
 class AnnouncedRanges:
@@ -144,6 +136,76 @@ class AnnouncedRanges:
         return extent.size_bytes
 
 
+def _without_repetitions(blocks: Int64s) -> list[int]:
+    """Return these blocks, each once where it follows itself, as it does for rows that lie in it."""
+    found: list[int] = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist()
+    return found
+
+
+class AnnouncedBlocks:
+    """The handle of compared blocks that were announced, which are requested as the reader gets near them.
+
+    Blocks *ahead* are those that were requested for this handle, or were here, and were not read since. The
+    caller has the policy's lock.
+
+    Args:
+        sums: The checksums of the blocks.
+
+    Attributes:
+        ahead_bytes: The size of the blocks ahead.
+    """
+
+    def __init__(self, sums: "Checksums") -> None:
+        self._sums = sums
+        # The blocks of each group that are still to be requested, the next one last, and the number of all.
+        self._waiting: dict[int, tuple[list[int], int]] = {}
+        self._all: set[int] = set()
+        self._ahead: set[int] = set()
+        self.ahead_bytes = 0
+
+    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Keep nothing: blocks are kept by their use."""
+
+    def expect(self, blocks: Int64s) -> None:
+        """Add blocks of one group, in the order in which they will be read."""
+        new = blocks[
+            np.flatnonzero(np.diff(blocks, prepend=-1))
+        ].tolist()  # rows of a block follow each other
+        group = self._sums.group_of(new[0])
+        waiting = [*reversed(new), *self._waiting.get(group, ((), 0))[0]]
+        self._waiting[group] = waiting, len(waiting)
+        self._all.update(new)
+
+    def has_any(self, blocks: Iterable[int]) -> bool:
+        """Return whether one of these blocks was announced."""
+        return not self._all.isdisjoint(blocks)
+
+    def note_read(self, blocks: Iterable[int]) -> None:
+        """Note that these blocks were read."""
+        for block in self._ahead.intersection(blocks):
+            self._ahead.remove(block)
+            self.ahead_bytes -= int(self._sums.length[block])
+
+    def next_blocks(self, most_bytes: int, read: Collection[int]) -> list[int]:
+        """Return the next blocks to request, up to this size and one more, without those that are being read.
+
+        All groups get equally far.
+        """
+        found = list[int]()
+        while self._waiting and most_bytes > 0:
+            group = max(self._waiting, key=lambda each: len(self._waiting[each][0]) / self._waiting[each][1])
+            waiting, _ = self._waiting[group]
+            block = waiting.pop()
+            if not waiting:
+                del self._waiting[group]
+            if block not in self._ahead and block not in read:
+                self._ahead.add(block)
+                found.append(block)
+                self.ahead_bytes += int(self._sums.length[block])
+                most_bytes -= int(self._sums.length[block])
+        return found
+
+
 class Window(Protocol):
     """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
 
@@ -161,7 +223,8 @@ class _Known:
         rows: Those that handles keep, by position, if all parts were joined.
         handles: The handles, the oldest first.
         windows: The windows.
-        pages: The pages, by number; they are kept.
+        pages: The pages or compared blocks, by number; those of small fields are kept.
+        blocks: The handles of compared blocks, the oldest first.
     """
 
     def __init__(self) -> None:
@@ -169,6 +232,11 @@ class _Known:
         self.handles: list[weakref.ref[AnnouncedRanges]] = []
         self.windows: list[weakref.ref[Window]] = []
         self.pages = Extents()
+        self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
+
+    def living_blocks(self) -> list[AnnouncedBlocks]:
+        """Return the handles of compared blocks that are still held."""
+        return [handle for reference in self.blocks if (handle := reference()) is not None]
 
     def living_windows(self) -> list[Window]:
         """Return the windows that are still read from."""
@@ -179,16 +247,19 @@ class RangePolicy:
     """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
 
     What is announced is requested once for as long as a handle has it. Small fields are read by pages, which
-    are kept. Safe to use from several threads.
+    are kept. If ranges are compared with their checksums, whole blocks are requested instead, and kept as
+    long as there is room. Safe to use from several threads.
 
     Args:
         sizes: The size of each part and foreign file.
         gap_bytes: The largest gap between ranges that one request spans.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
-    def __init__(self, sizes: Int64s, gap_bytes: int) -> None:
+    def __init__(self, sizes: Int64s, gap_bytes: int, sums: "Checksums | None" = None) -> None:
         self.gap_bytes = gap_bytes
         self.sizes = sizes
+        self.sums = sums
         self._lock = ProcessLock()
         self._known = PerProcess(_Known)  # a forked child has no threads that would read for it
 
@@ -202,9 +273,19 @@ class RangePolicy:
         return running_sums(self.sizes)
 
     @cached_property
-    def _numbering(self) -> "Pages":
+    def _pages(self) -> "Pages":
         """The numbers of all pages."""
         return Pages(self.sizes)
+
+    @cached_property
+    def _blocks(self) -> "BlockPlaces":
+        """The numbers of all blocks, which are compared."""
+        assert self.sums is not None
+        return BlockPlaces(self.sums)
+
+    def new_held(self) -> "AnnouncedRanges | AnnouncedBlocks":
+        """Return the handle of an announcement."""
+        return AnnouncedRanges(self) if self.sums is None else AnnouncedBlocks(self.sums)
 
     def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
         """Return the positions that these bytes would have if all parts were joined."""
@@ -215,11 +296,45 @@ class RangePolicy:
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
-        if not keeps_pages:
+        parts, positions, lengths = full_of(parts, positions, lengths)
+        if isinstance(held, AnnouncedBlocks):
+            blocks = self._blocks_of(parts, positions, lengths)
+            with self._lock:
+                if keeps_pages:
+                    self._find(np.unique(blocks).tolist(), is_kept=True, is_urgent=False)
+                elif len(blocks):
+                    self._expect(held, blocks)
+        elif keeps_pages:
+            with self._lock:
+                numbers = self._pages.numbers(parts, positions, lengths)
+                self._find(numbers, is_kept=True, is_urgent=False)
+        else:
             held.add(parts, positions, lengths)
+
+    def _blocks_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        """Return the block that each of these ranges lies in."""
+        return self._blocks.find(parts, positions, lengths)
+
+    def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
+        """Let a handle announce these blocks; reading one of them triggers requests for the next ones."""
+        known = self._known()
+        known.blocks = [weakref.ref(each) for each in known.living_blocks() if each is not held]
+        known.blocks.append(weakref.ref(held))
+        held.expect(blocks)
+
+    def _request_ahead(self, blocks: list[int]) -> None:
+        """Request the blocks that were announced after these, which are being read."""
+        handles = self._known().living_blocks()
+        first = next((number for number, each in enumerate(handles) if each.has_any(blocks)), len(handles))
+        for handle in handles:
+            handle.note_read(blocks)
+        room_bytes = AHEAD_BYTES - sum(handle.ahead_bytes for handle in handles[first:])
+        if room_bytes < min(TOGETHER_BYTES, AHEAD_BYTES):
             return
-        with self._lock:
-            self._find_pages(self._numbering.numbers(*full_of(parts, positions, lengths)), is_urgent=False)
+        for handle in handles[first:]:
+            before_bytes = handle.ahead_bytes
+            self._find(handle.next_blocks(room_bytes, blocks), is_kept=False, is_urgent=False)
+            room_bytes -= handle.ahead_bytes - before_bytes
 
     def announce_rows(self, held: AnnouncedRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Request those of these ranges that no handle has; this one has all of them then."""
@@ -282,16 +397,25 @@ class RangePolicy:
             while size_bytes > MOST_HELD_BYTES and len(handle.extents) > (handle is held):
                 size_bytes -= handle.drop_oldest()
 
-    def _find_pages(self, numbers: list[int], *, is_urgent: bool) -> dict[int, Extent]:
-        """Return the range of each of these pages, and request the pages that are not here."""
-        pages = self._known().pages
+    def _find(
+        self, numbers: list[int], *, is_kept: bool, is_urgent: bool
+    ) -> tuple[dict[int, Extent], set[int]]:
+        """Return the range of each of these pages or blocks, and request those that are not here.
+
+        Return which ones were requested, too. Blocks that are not kept are dropped for room.
+        """
+        pages, numbering = self._known().pages, self._pages if self.sums is None else self._blocks
         found = {number: page for number in numbers if (page := pages.get(number)) is not None}
         missing = [number for number in numbers if number not in found]
-        for extent, members in self._requested(self._numbering.spans(missing), is_urgent=is_urgent):
+        for extent, members in self._requested(numbering.spans(missing), is_urgent=is_urgent):
             new = {missing[member] for member in members}
-            pages.put(new, extent, is_kept=True)
+            pages.put(new, extent, is_kept=is_kept)
             found.update(dict.fromkeys(new, extent))
-        return found
+        if not is_kept:
+            pages.renew(numbers)
+            ahead_bytes = sum(handle.ahead_bytes for handle in self._known().living_blocks())
+            pages.shrink(MOST_CHECKED_BYTES + ahead_bytes)
+        return found, set(missing)
 
     def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
         """Request these spans; return each range, and the numbers of the spans in it."""
@@ -364,69 +488,73 @@ class BlockPlaces:
         places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
         return self._blocks[places]
 
-    def where(self, blocks: Sequence[int] | Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the part, the position and the length of each of these blocks."""
-        numbers, sums = np.asarray(blocks, np.int64), self._sums
-        return sums.file[numbers], sums.position[numbers], sums.length[numbers]
-
-
-def new_blocks(
-    known: Extents, blocks: Int64s, places: BlockPlaces, most_bytes: int, least: int = 0
-) -> Iterator[int]:
-    """Yield those of these blocks that are not known, and let the latest of all these blocks be known.
-
-    Args:
-        known: The known blocks.
-        blocks: The blocks, in the order in which they are read.
-        places: The blocks of the cache.
-        most_bytes: The largest size of the known blocks.
-        least: The number of the known blocks that may be larger.
-    """
-    blocks = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]  # rows of one block mostly follow each other
-    for block, span in zip(blocks.tolist(), spans_of(*places.where(blocks)), strict=True):
-        is_new = block not in known
-        if is_new:
-            known.put({block}, Extent(*span))
-        else:
-            known.renew((block,))
-        known.shrink(most_bytes, least)
-        if is_new:
-            yield block
+    def spans(self, blocks: list[int]) -> list[ByteSpan]:
+        """Return the bytes of these blocks."""
+        numbers, sums = np.array(blocks, np.int64), self._sums
+        return spans_of(sums.file[numbers], sums.position[numbers], sums.length[numbers])
 
 
 # The plan of a stream.
 
 
 class _RangeCounter(RangePolicy):
-    """Counts the requests that `Ranges` makes.
+    """Counts the requests that `Ranges` makes. Compared blocks count as read once they were announced."""
 
-    Attributes:
-        rows: The number of requests for ranges that handles keep, and their bytes.
-        pages: The same for pages that are kept.
-    """
-
-    def __init__(self, table: PartTable) -> None:
-        super().__init__(table.files.sizes, gap_of(table))
+    def __init__(self, table: PartTable, sums: "Checksums | None") -> None:
+        super().__init__(table.files.sizes, gap_of(table) if sums is None else GAP_BYTES, sums)
         self._table = table
-        self.rows, self.pages = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._cost = self.rows
+        self._cost = self._rows = np.zeros(2, np.int64)
+        self._kept = np.zeros(2, np.int64)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether no block was dropped for room: then all of them are kept."""
+        return self.sums is not None and int(self._rows[1]) <= MOST_CHECKED_BYTES
+
+    @property
+    def rows(self) -> Int64s:
+        """The number of requests for ranges that may be requested again, and their bytes."""
+        return np.zeros(2, np.int64) if self._has_room else self._rows
+
+    @property
+    def pages(self) -> Int64s:
+        """The same for pages and blocks that are requested once, and kept."""
+        return self._kept + self._rows if self._has_room else self._kept
 
     @property
     def page_count(self) -> int:
-        """The number of pages that were requested."""
-        return len(self._known().pages)
+        """The number of pages or blocks that are kept."""
+        pages = self._known().pages
+        return len(pages) if self._has_room else pages.kept_count
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
-        self._cost = self.pages if keeps_pages else self.rows
+        self._cost = self._kept if keeps_pages else self._rows
         super().announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+
+    def _blocks_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        return self._blocks.blocks_at(parts, positions)  # positions of values are estimates
+
+    def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
+        super()._expect(held, blocks)
+        for block in _without_repetitions(blocks):
+            self._find([block], is_kept=False, is_urgent=True)
+            self._request_ahead([block])
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         self._cost += 1, extent.size_bytes
 
     def all_pages(self, fields: set[int], kept: Kept) -> int:
-        """Return the number of pages of these fields that are kept, those of rows and those of heaps."""
+        """Return the number of pages or blocks of these fields that are kept: of rows and of heaps."""
+        if self.sums is not None:
+            blocks = np.diff(self.sums.first).reshape(-1, 2)
+            return sum(
+                int(blocks[number, of_heap])
+                for number in fields
+                for of_heap in (0, 1)
+                if self._has_room or number in kept[of_heap]
+            )
         pages: set[tuple[int, int]] = set()
         records = np.diff(self._table.first_record)
         for number in fields & (kept.rows | kept.heaps):
@@ -460,78 +588,6 @@ class _PlannedWindow:
         return Extent(*span)
 
 
-class _BlockCounter:
-    """Count requests for whole blocks; each block is requested once as long as there is room to hold it.
-
-    Args:
-        sums: The checksums of the blocks.
-    """
-
-    def __init__(self, sums: "Checksums") -> None:
-        self._sums = sums
-        self._places = BlockPlaces(sums)
-        self._held_cost = self._kept_cost = np.zeros(2, np.int64)
-        self._kept: set[int] = set()
-        self._held = Extents()
-        self._requested_bytes = 0  # of blocks that may be dropped
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether all blocks so far fit into memory; then held blocks are never dropped, as kept ones."""
-        return self._requested_bytes <= MOST_CHECKED_BYTES
-
-    @property
-    def rows(self) -> Int64s:
-        """The number of requests for blocks that may be dropped and requested again, and their bytes."""
-        return np.zeros(2, np.int64) if self._has_room else self._held_cost
-
-    @property
-    def pages(self) -> Int64s:
-        """The same for blocks that are requested once, and kept."""
-        return self._kept_cost + self._held_cost if self._has_room else self._kept_cost
-
-    @property
-    def page_count(self) -> int:
-        """The number of blocks that are kept."""
-        return len(self._kept) + len(self._held) * self._has_room
-
-    def all_pages(self, fields: set[int], kept: Kept) -> int:
-        """Return the number of blocks of these fields that would be kept."""
-        blocks = np.diff(self._sums.first).reshape(-1, 2)
-        return int(
-            sum(
-                blocks[number, of_heap]
-                for number in fields
-                for of_heap in (0, 1)
-                if self._has_room or number in kept[of_heap]
-            )
-        )
-
-    def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
-    ) -> None:
-        full = lengths > 0
-        # `find` would need exact positions; the positions of values are estimates.
-        blocks = self._places.blocks_at(parts[full], positions[full])
-        if keeps_pages:
-            new = [block for block in np.unique(blocks).tolist() if block not in self._kept]
-            self._kept.update(new)
-            self._kept_cost = self._kept_cost + self._cost(new)
-            return
-        # Blocks that were requested ahead also take room: on average half of the largest size.
-        most_bytes = MOST_CHECKED_BYTES + AHEAD_BYTES // 2
-        for group, size_bytes in grouped(
-            new_blocks(self._held, blocks, self._places, most_bytes), self._sums.length
-        ):
-            self._held_cost = self._held_cost + self._cost(group)
-            self._requested_bytes += size_bytes
-
-    def _cost(self, blocks: Sequence[int]) -> Int64s:
-        """Return the number of requests for these blocks, and their bytes."""
-        found = [stop - start for (_, start, stop), _ in merged(spans_of(*self._places.where(blocks)))]
-        return np.array([len(found), sum(found)])
-
-
 class Planner:
     """Count the requests that reading one cache takes. Call it with the announced records; see `OnPlanned`.
 
@@ -549,9 +605,8 @@ class Planner:
         self._table = parts.table
         self._opener = opener
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
-        self._ranges = _RangeCounter(parts.table)
-        self._counter = self._ranges if sums is None else _BlockCounter(sums)
-        self._held: HeldRows = AnnouncedRanges(self._ranges)
+        self._counter = _RangeCounter(parts.table, sums)
+        self._held: HeldRows = self._counter.new_held()
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         # Of fields whose lengths a view knows: these, -1 if unknown; where values begin if all were joined.
         self._lengths: dict[int, Int64s] = {}
@@ -582,7 +637,8 @@ class Planner:
         away = self._parts.are_records_away(parts)
         if away is None:
             return Announced()
-        self._held = _PlannedWindow(self._ranges) if is_block else AnnouncedRanges(self._ranges)
+        is_window = is_block and self._counter.sums is None  # compared blocks are kept by their use
+        self._held = _PlannedWindow(self._counter) if is_window else self._counter.new_held()
         found = Announced(0, (self._held,))
         indices, parts, rows = indices[away], parts[away], rows[away]
         if stretches is not None:

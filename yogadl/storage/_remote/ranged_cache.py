@@ -28,8 +28,8 @@ from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
 from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
-from yogadl.storage._remote.planning import AnnouncedRanges, gap_of
-from yogadl.storage._remote.ranges import CheckedRanges, Ranges
+from yogadl.storage._remote.planning import GAP_BYTES, gap_of
+from yogadl.storage._remote.ranges import Ranges
 from yogadl.storage._remote.requests import Pins, Spending
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ class RangedCache:
             table.files.sizes,
             spending,
             Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None,
-            gap_of(table),
+            gap_of(table) if sums is None else GAP_BYTES,
+            sums,
         )
-        self._reading = self._ranges if sums is None else CheckedRanges(self._ranges, sums)
         self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
         self._filler = (
             None
@@ -232,7 +232,7 @@ class RangedCache:
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of parts; see `AwayParts`."""
         self._look_for_parts()
-        found = self._reading.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
+        found = self._ranges.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
         if self._filler is not None:
             self._filler.note_read()
         return found
@@ -244,11 +244,11 @@ class RangedCache:
         self._look_for_parts()
         if self._filler is not None:
             self._filler.note_next_parts(parts)
-        self._reading.announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+        self._ranges.announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
 
     def new_held(self) -> HeldRows:
         """Return what keeps the bytes of one announcement."""
-        return AnnouncedRanges(self._ranges)
+        return self._ranges.new_held()
 
     @property
     def received(self) -> tuple[int, int]:

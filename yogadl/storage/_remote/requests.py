@@ -121,8 +121,10 @@ class Extents:
     def __len__(self) -> int:
         return len(self._extents)
 
-    def __contains__(self, key: int) -> bool:
-        return key in self._extents
+    @property
+    def kept_count(self) -> int:
+        """The number of keys whose extents are kept."""
+        return len(self._extents) - sum(map(len, self._keys.values()))
 
     def get(self, key: int) -> Extent | None:
         """Return the extent of a key, if there is one and its request has not failed.
@@ -161,9 +163,9 @@ class Extents:
             if extent in self._keys:
                 self._keys[extent] = self._keys.pop(extent)
 
-    def shrink(self, most_bytes: int, least: int = 0) -> None:
-        """Drop extents that exceed this room, but not the last `least` ones."""
-        while self.size_bytes > most_bytes and len(self._keys) > least:
+    def shrink(self, most_bytes: int) -> None:
+        """Drop extents that exceed this room."""
+        while self.size_bytes > most_bytes:
             self._drop(next(iter(self._keys)))
 
     def _drop(self, extent: Extent) -> None:
