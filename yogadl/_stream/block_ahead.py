@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from yogadl._core.process import ProcessLock
+from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Announced, Indices, OnPlanned, RandomAccess, Stored, views_of
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Rows, Shard
@@ -93,6 +93,26 @@ class _BlockWindow:
         return sum(held.coming_bytes() for held in list(self.held.values()))
 
 
+class _Reading:
+    """What one process holds and has requested.
+
+    Attributes:
+        windows: The windows by epoch and number, the last used last.
+        stores: The stores that hold blocks, by cache; ``None`` before they were looked for.
+        readers: Where the threads are that read, the latest last.
+        calls: The number of calls of `hold_and_list_missing`.
+        most_span: The most positions in one of them.
+        is_requesting_more: Whether a thread requests more blocks.
+    """
+
+    def __init__(self) -> None:
+        self.windows: OrderedDict[tuple[int, int], _BlockWindow] = OrderedDict()
+        self.stores: dict[Any, Any] | None = None
+        self.readers: list[_ReadingPlace] = []
+        self.calls = self.most_span = 0
+        self.is_requesting_more = False
+
+
 class BlockAhead:
     """Chooses the blocks to hold as rows are announced. Thread-safe; a pickled or forked copy begins anew.
 
@@ -133,20 +153,14 @@ class BlockAhead:
         self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
         self._lock = ProcessLock()
         self.records = 0
-        self._begin()
+        self._of_process = PerProcess(_Reading)
 
     def __reduce__(self) -> Any:
         return BlockAhead, (self._source, self._order, self._shard, self._skipped, self._is_same)
 
-    def _begin(self) -> None:
-        """Reset the state: at the start, and in a forked process."""
-        self._pid = os.getpid()
-        self._windows: OrderedDict[tuple[int, int], _BlockWindow] = OrderedDict()
-        self._stores: dict[Any, Any] | None = None
-        self._readers: list[_ReadingPlace] = []  # the latest last
-        # The calls of `hold_and_list_missing`, and the most positions in one of them.
-        self._calls = self._most_span = 0
-        self._is_requesting_more = False
+    @property
+    def _own(self) -> _Reading:
+        return self._of_process()
 
     def hold_and_list_missing(self, rows: Rows, *, is_shared: bool) -> Indices:
         """Begin to hold the blocks of announced rows; return the indices of the records that are not held.
@@ -156,9 +170,7 @@ class BlockAhead:
             is_shared: Whether other processes read rows between these.
         """
         with self._lock:
-            if os.getpid() != self._pid:
-                self._begin()
-            self._calls += 1
+            self._own.calls += 1
             awaited: list[threading.Event] = []
             is_other = np.ones(len(rows), bool)
             if self._finds_stores(is_shared):
@@ -190,7 +202,9 @@ class BlockAhead:
         if self._skipped is not None:
             reach += self._positions
         candidates = [
-            reader for reader in self._readers if reader.epoch == epoch and 0 < first - reader.last <= reach
+            reader
+            for reader in self._own.readers
+            if reader.epoch == epoch and 0 < first - reader.last <= reach
         ]
         return max(candidates, default=None)
 
@@ -203,10 +217,10 @@ class BlockAhead:
         before = self._find_reader(rows, is_shared)
         first, last = int(positions[0]), min(int(positions[-1]), self._order.records - 1)
         if before is not None:
-            self._readers.remove(before)
-            self._most_span = max(self._most_span, last - first)
-        reader = _ReadingPlace(epoch, last, self._calls if before is None else before.since)
-        self._readers = [*self._readers[1 - _READERS :], reader]
+            self._own.readers.remove(before)
+            self._own.most_span = max(self._own.most_span, last - first)
+        reader = _ReadingPlace(epoch, last, self._own.calls if before is None else before.since)
+        self._own.readers = [*self._own.readers[1 - _READERS :], reader]
         is_other = np.ones(len(rows), bool)
         if before is None:
             return is_other
@@ -221,9 +235,9 @@ class BlockAhead:
                 self._hold(window, group)
             is_other &= ~np.isin(blocks, window.numbers)
             awaited += [event for start, event in window.begun if start < wanted]
-        if self._stores and not self._is_requesting_more:
-            self._is_requesting_more = True
-            next(iter(self._stores.values())).later(partial(self._request_more, reader))
+        if self._own.stores and not self._own.is_requesting_more:
+            self._own.is_requesting_more = True
+            next(iter(self._own.stores.values())).later(partial(self._request_more, reader))
         return is_other
 
     def has_stores(self, *, is_shared: bool) -> bool:
@@ -233,23 +247,23 @@ class BlockAhead:
 
     def _finds_stores(self, is_shared: bool) -> bool:
         """Find the stores that hold blocks; return whether there are any."""
-        if self._stores and any(store.is_lost for store in self._stores.values()):
-            self._stores = None
-            self._windows.clear()
-        if self._stores is None:
+        if self._own.stores and any(store.is_lost for store in self._own.stores.values()):
+            self._own.stores = None
+            self._own.windows.clear()
+        if self._own.stores is None:
             key = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
             views = views_of(self._source) if self._on_planned is None and self._is_joined() else ()
             caches = {view: len(view) for view in views if isinstance(view, Stored)}
-            self._stores = {}
+            self._own.stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
                 own = min(self._shard.own(0), count)
                 store = cache.block_store(key, own, held_bytes, is_shared=is_shared)
                 if store is not None:
-                    self._stores[cache] = store
-        return bool(self._stores) or self._on_planned is not None
+                    self._own.stores[cache] = store
+        return bool(self._own.stores) or self._on_planned is not None
 
     def _is_joined(self) -> bool:
         """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
@@ -266,11 +280,11 @@ class BlockAhead:
 
     def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
         """Return a window, entered at a position, or at the window's beginning if that is later."""
-        window = self._windows.get((epoch, number))
+        window = self._own.windows.get((epoch, number))
         if window is None:
-            window = self._windows[epoch, number] = self._choose_blocks(epoch, number, position)
-        self._windows.move_to_end((epoch, number))
-        window.touched = self._calls
+            window = self._own.windows[epoch, number] = self._choose_blocks(epoch, number, position)
+        self._own.windows.move_to_end((epoch, number))
+        window.touched = self._own.calls
         return window
 
     def _choose_blocks(self, epoch: int, number: int, position: int) -> _BlockWindow:
@@ -301,21 +315,22 @@ class BlockAhead:
         Room comes from windows that no process of this machine still reads, judging by this reader's
         position, and from windows that were not used since this reader began.
         """
+        own = self._own
         most = max(1, _REQUEST_BYTES // (self._block_records * self._source.record_bytes))
         group = window.blocks[window.requested : min(end, window.requested + most)]
         size_bytes = len(group) * self._block_records * self._source.record_bytes
-        while self._stores and sum(store.free_bytes() for store in self._stores.values()) < size_bytes:
-            over_before = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * self._most_span)
+        while own.stores and sum(store.free_bytes() for store in own.stores.values()) < size_bytes:
+            over_before = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * own.most_span)
             past = (
                 key
-                for key, other in self._windows.items()
+                for key, other in own.windows.items()
                 if other is not window
                 and (other.high <= over_before if key[0] == reader.epoch else other.touched < reader.since)
             )
             oldest = next(past, None)
             if oldest is None:
                 return None
-            del self._windows[oldest]
+            del own.windows[oldest]
         self.records += int(window.counts[window.requested : window.requested + len(group)].sum())
         window.requested += len(group)
         window.numbers = np.union1d(window.numbers, group)
@@ -327,7 +342,7 @@ class BlockAhead:
         def hold(
             entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any
         ) -> Announced:
-            store = (self._stores or {}).get(cache)
+            store = (self._own.stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))
                 cache.hold(indices, fields, held, entries=entries)
@@ -353,7 +368,7 @@ class BlockAhead:
                 finally:
                     window.begun.remove(begun)
                     begun[1].set()
-        self._is_requesting_more = False
+        self._own.is_requesting_more = False
 
     def _choose_next_request(
         self, reader: _ReadingPlace
@@ -361,7 +376,7 @@ class BlockAhead:
         """Return the blocks to hold next; None if there are none for now."""
         with self._lock:
             number = reader.last // self._positions
-            current = self._windows.get((reader.epoch, number))
+            current = self._own.windows.get((reader.epoch, number))
             if current is None or self._coming_bytes() >= _COMING_BYTES:
                 return None
             window = current
@@ -379,4 +394,4 @@ class BlockAhead:
             return window, blocks, begun
 
     def _coming_bytes(self) -> int:
-        return sum(window.coming_bytes() for window in self._windows.values())
+        return sum(window.coming_bytes() for window in self._own.windows.values())

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
+from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Int64s
 from yogadl._format.foreign import Files, ForeignFile, PartFile
 from yogadl._format.manifest import Manifest
@@ -104,7 +105,7 @@ class RangedCache:
             gap_of(table) if sums is None else GAP_BYTES,
             sums,
         )
-        self._stores: weakref.WeakValueDictionary[tuple[int, str], BlockStore] = weakref.WeakValueDictionary()
+        self._stores = PerProcess(weakref.WeakValueDictionary[str, BlockStore])
         self._filler = (
             None
             if self._mirrored is None
@@ -203,12 +204,13 @@ class RangedCache:
         """Return the store in which a stream is to hold blocks; see `AwayParts`."""
         if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
             return None
-        store = self._stores.get((os.getpid(), key))
+        stores = self._stores()
+        store = stores.get(key)
         if store is None:
             files = self._block_files(key, held_bytes)
             if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
                 return None
-            store = self._stores[os.getpid(), key] = BlockStore(self._ranges, files)
+            store = stores[key] = BlockStore(self._ranges, files)
         return store
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:
