@@ -19,14 +19,15 @@ from typing import Any, Final
 from yogadl._core.arguments import in_words
 from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
-    add_json,
-    add_storage,
+    Answer,
     bucket_at,
+    command,
+    declared,
     open_existing,
     open_version,
     refuse_unused_options,
 )
-from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say, say_json
+from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say
 from yogadl.errors import (
     ConfigurationError,
     CredentialsError,
@@ -339,16 +340,16 @@ _COLORS: Final = {Outcome.PROBLEM: "red"}
 _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 
-def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("where", metavar="STORAGE", nargs="?", help="the storage: the same as -s")
-    add_storage(parser)
-    parser.add_argument(
-        "--read-only", action="store_true", help="write nothing, neither to the storage nor on this machine"
-    )
-    add_json(parser)
-
-
-def run_doctor(arguments: argparse.Namespace) -> int:
+@command(
+    *declared(
+        """
+        where=[STORAGE]  the storage: the same as -s
+        --read-only  write nothing, neither to the storage nor on this machine
+        """
+    ),
+    has_bar=True,
+)
+def doctor(arguments: argparse.Namespace) -> Answer:
     """Check that a storage can be used; say how to solve each problem.
 
     In a bucket the command checks the credentials, the region and the endpoint, the permissions to list, read
@@ -371,13 +372,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _say(finding)
     problems = sum(finding.state is Outcome.PROBLEM for finding in findings)
-    if arguments.json:
-        checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings]
-        shown = arguments.storage and masked(arguments.storage)
-        say_json(storage=shown, checks=checks, problems=problems)
-    else:
-        say("All is well." if not problems else f"Problems found: {problems}.")
-    return int(problems > 0)
+    document = {
+        "storage": arguments.storage and masked(arguments.storage),
+        "checks": [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings],
+        "problems": problems,
+    }
+    text = f"Problems found: {problems}." if problems else "All is well."
+    return Answer(document, [text], int(problems > 0))
 
 
 def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
@@ -426,17 +427,17 @@ _NOT_COMPARED: Final = (
 )
 
 
-def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="the name of the dataset; or ID@TAG")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
-    add_storage(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="check all versions: of the dataset ID, or of all datasets"
-    )
-    add_json(parser)
-
-
-def run_verify(arguments: argparse.Namespace) -> int:
+@command(
+    *declared(
+        """
+        [ID]  the name of the dataset; or ID@TAG
+        [VERSION]  the name of the version, or a tag
+        --all  check all versions: of the dataset ID, or of all datasets
+        """
+    ),
+    has_bar=True,
+)
+def verify(arguments: argparse.Namespace) -> Answer:
     """Read every byte of a version and compare it with its checksums.
 
     If the version is in a bucket, the copies in this machine's mirror are compared, too. A damaged copy is
@@ -477,11 +478,9 @@ def run_verify(arguments: argparse.Namespace) -> int:
             elif not arguments.json:
                 _say_checked(result, result.verified)
     damaged = sum(result.verified is None for result in checked)
-    if arguments.json:
-        say_json(storage=storage.location, versions=[_to_json(result) for result in checked])
-    elif arguments.all:
-        say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
-    return int(damaged > 0)
+    document = {"storage": storage.location, "versions": [_to_json(result) for result in checked]}
+    total = [f"{counted(len(checked), 'version')} checked, {damaged} damaged."] if arguments.all else []
+    return Answer(document, total, int(damaged > 0))
 
 
 def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]]:

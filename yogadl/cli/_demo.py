@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
+from yogadl.cli._arguments import Answer, declared, plain_command, typed
 from yogadl.cli._output import ago, counted
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._local import user_cache_folder
@@ -60,19 +61,30 @@ class GeneratedImages:
         return {"id": index, "image": image, "label": label}
 
 
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir", type=Path, help="where to keep the cache (default: a folder in your cache folder)"
-    )
-    parser.add_argument(
-        "--records",
-        type=_record_count,
-        default=RECORDS,
-        help=f"how many images, {LEAST_RECORDS:,} to {MOST_RECORDS:,} (default: {RECORDS:,})",
-    )
+def _record_count(text: str) -> int:
+    try:
+        count = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        count = 0
+    if not LEAST_RECORDS <= count <= MOST_RECORDS:
+        raise argparse.ArgumentTypeError(
+            f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
+        )
+    return count
 
 
-def run_demo(arguments: argparse.Namespace) -> int:
+@plain_command(
+    *declared(
+        f"""
+        --dir DIR  where to keep the cache (default: a folder in your cache folder)
+        --records RECORDS  how many images, {LEAST_RECORDS:,} to {MOST_RECORDS:,} (default: {RECORDS:,})
+        """,
+        dir=typed(Path),
+        records=typed(_record_count, RECORDS),
+    ),
+    has_bar=True,
+)
+def demo(arguments: argparse.Namespace) -> Answer:
     """Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, and how fast it is."""
     started = time.perf_counter()
     folder = (arguments.dir or _default_folder()).expanduser().absolute()
@@ -85,9 +97,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
     _say()
     if not all(held):
         _say("FAILED: not all of the above held; please report it, with this output.")
-        return 1
+        return Answer(code=1)
     _say(f"All of the above held. It took {time.perf_counter() - started:.1f} s.")
-    return 0
+    return Answer()
 
 
 def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
@@ -282,18 +294,6 @@ def _default_folder() -> Path:
     except (OSError, RuntimeError):  # a read-only home folder, or none
         pass
     return Path(tempfile.gettempdir()) / f"yogadl-demo-{os.getuid()}"
-
-
-def _record_count(text: str) -> int:
-    try:
-        count = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        count = 0
-    if not LEAST_RECORDS <= count <= MOST_RECORDS:
-        raise argparse.ArgumentTypeError(
-            f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
-        )
-    return count
 
 
 def _title(text: str) -> None:
