@@ -165,8 +165,8 @@ def _say_commands() -> None:
         say(title, "bold")
         say(f"  {'  '.join(group)}")
     say()
-    say("`yogadl -h` says what each does, `yogadl COMMAND -h` describes one; `yogadl demo`")
-    say("shows in a few seconds what a cache is.")
+    say("`yogadl -h` says what each does, `yogadl COMMAND -h` describes one,")
+    say("`yogadl demo` shows in a few seconds what a cache does.")
 
 
 def command_named(name: str) -> "Command":

@@ -247,8 +247,8 @@ def refresh(arguments: argparse.Namespace) -> Answer:
     info = storage.info(arguments.id, before.version if ref.lineage is None else ref.lineage.version)
     is_new = info.digest != before.digest  # a version that is replaced keeps its name
     adopted = adopted_of(storage, info)
-    built = {"was_built": is_new, "elapsed_s": elapsed_s, "adopted": adopted and vars(adopted)}
-    document = info_to_json(storage, info, built)
+    document = info_to_json(storage, info, {"was_built": is_new, "elapsed_s": elapsed_s})
+    document |= {"adopted": adopted and vars(adopted)}
     if not is_new:
         text = f"The files of {info.id} {info.version} are as they were: {adopted}. Nothing is built."
         return Answer(document, [text])

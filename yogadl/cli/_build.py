@@ -202,18 +202,42 @@ class WrittenPartitions:
         return f"Task {self.task} of {self.tasks} has written {what}, of {self.id} {self.version}."
 
 
+@dataclass(frozen=True)
+class Work:
+    """A version that is to be built from a function.
+
+    Args:
+        storage: The storage that gets it.
+        key: Its dataset and version.
+        function: The function.
+        values: Its arguments.
+        call: What is kept of this call.
+        arguments: The command's arguments.
+    """
+
+    storage: CacheStorage
+    key: DatasetKey
+    function: Callable[..., Any]
+    values: dict[str, Any]
+    call: Call
+    arguments: argparse.Namespace
+
+    def source(self) -> Any:
+        """Call the function."""
+        return self.function(**self.values)
+
+
 def build_from_function(
     arguments: argparse.Namespace,
     storage: CacheStorage,
-    build: Callable[..., bool | WrittenPartitions],
+    build: Callable[[Work], bool | WrittenPartitions],
 ) -> Answer:
     """Build a version from the function that the arguments name.
 
     Args:
         arguments: The command's arguments.
         storage: The storage that gets the version.
-        build: Called with storage, key, function, its arguments, a description of that call and `arguments`;
-            returns whether this call built the version, or what a task has written.
+        build: Returns whether this call built the version, or what a task has written.
     """
     # Both refuse a wrong combination before anything is loaded.
     codec_of(arguments)
@@ -233,7 +257,7 @@ def build_from_function(
             raise ConfigurationError("auto is made of code and arguments, not of files: name the version")
         call = Describer(function, thorough=is_auto).call((), values)
         key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
-        result = build(storage, key, function, values, call, arguments)
+        result = build(Work(storage, key, function, values, call, arguments))
     return answer_of(storage, key, result, time.perf_counter() - started, arguments)
 
 
@@ -249,10 +273,9 @@ def answer_of(
         return Answer(asdict(result), [str(result)])
     info = storage.info(key.id, key.version)
     adopted = adopted_of(storage, info)
-    built = {"was_built": result, "elapsed_s": elapsed_s, "adopted": adopted and asdict(adopted)}
-    return Answer(
-        info_to_json(storage, info, built), _result_lines(info, adopted, result, elapsed_s, arguments)
-    )
+    document = info_to_json(storage, info, {"was_built": result, "elapsed_s": elapsed_s})
+    document |= {"adopted": adopted and asdict(adopted)}
+    return Answer(document, _result_lines(info, adopted, result, elapsed_s, arguments))
 
 
 def _result_lines(
@@ -315,17 +338,10 @@ def codec_of(arguments: argparse.Namespace) -> Codec:
     return alone[0] if alone else dict(given) or None
 
 
-def _build(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> bool:
+def _build(work: Work) -> bool:
     """Return whether this call built the version; False if the version exists already."""
-    is_new: bool = arguments.replace
-    with showing_progress(None, f"building {key}") as show:
+    arguments, storage, is_new = work.arguments, work.storage, bool(work.arguments.replace)
+    with showing_progress(None, f"building {work.key}") as show:
 
         def progress(records: int, total: int | None, size_bytes: int) -> None:
             nonlocal is_new
@@ -337,9 +353,9 @@ def _build(
             progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
         options = options_of(arguments) | {"progress": progress}
         if arguments.replace:
-            build_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
+            build_version(storage._backend, work.key, work.source, BuildOptions(**options), work.call)
         else:
-            storage.cacheable(arguments.id, arguments.version, **options)(function)(**values)
+            storage.cacheable(arguments.id, arguments.version, **options)(work.function)(**work.values)
     return is_new
 
 
@@ -392,23 +408,16 @@ def append(arguments: argparse.Namespace) -> Answer:
     return build_from_function(arguments, open_existing(arguments), _append)
 
 
-def _append(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> bool:
+def _append(work: Work) -> bool:
     """Return whether this call built the version; False if the version exists already."""
-    base = DatasetKey(key.id, arguments.base)
-    options = BuildOptions(**{"codec": SAME, **options_of(arguments)})
-    published = storage._backend.catalogue.find(key)
-    if published is not None and key != base and not arguments.replace:
-        warn_if_stale(published.manifest, call.builder.to_json(), set())
-        warn_if_other_base(storage._backend.catalogue, published.manifest, base)
+    backend, base = work.storage._backend, DatasetKey(work.key.id, work.arguments.base)
+    options = BuildOptions(**{"codec": SAME, **options_of(work.arguments)})
+    published = backend.catalogue.find(work.key)
+    if published is not None and work.key != base and not work.arguments.replace:
+        warn_if_stale(published.manifest, work.call.builder.to_json(), set())
+        warn_if_other_base(backend.catalogue, published.manifest, base)
         return False
-    grow(storage._backend, key, lambda: function(**values), base, options, call)
+    grow(backend, work.key, work.source, base, options, work.call)
     return True
 
 
@@ -476,30 +485,19 @@ def check_options(arguments: argparse.Namespace) -> bool:
     return is_task
 
 
-def run_task(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> bool | WrittenPartitions:
+def run_task(work: Work) -> bool | WrittenPartitions:
     """Write the partitions of one task, or publish the version from the partitions of all tasks.
 
     Returns:
         Whether this call published the version; or the partitions that the task has written.
     """
-    return run_share(
-        storage,
-        key,
-        SharedWork(
-            lambda: open_source(function(**values), _forms_of(arguments)),
-            lambda built: warn_if_stale(built, call.builder.to_json(), set()),
-            call.sha256,
-            call.manifest,
-        ),
-        arguments,
+    shared = SharedWork(
+        lambda: open_source(work.source(), _forms_of(work.arguments)),
+        lambda built: warn_if_stale(built, work.call.builder.to_json(), set()),
+        work.call.sha256,
+        work.call.manifest,
     )
+    return run_share(work.storage, work.key, shared, work.arguments)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
 """Show in a few seconds what a cache does: build one, shuffle, shard, resume, compare."""
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
-import shutil
 import statistics
 import tempfile
 import textwrap
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import Answer, declared, plain_command, typed
-from yogadl.cli._output import ago, counted
+from yogadl.cli._output import Bar, ago, counted
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._local import user_cache_folder
 
@@ -108,9 +106,9 @@ def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
     started = time.perf_counter()
     version = _version(len(source))
 
-    with _bar() as progress:
+    with Bar("building", len(source), " records", delay_s=0.0) as bar:
 
-        @storage.cacheable(DATASET, version, progress=progress)
+        @storage.cacheable(DATASET, version, progress=lambda records, *_: bar.show(records))
         def demo_images(records: int) -> GeneratedImages:
             built.append("now")
             return GeneratedImages(records)
@@ -258,26 +256,6 @@ def _medians(*readers: Callable[[], Iterator[Any]]) -> list[float]:
                 pass
             elapsed.append(time.perf_counter() - started)
     return [statistics.median(elapsed) for elapsed in times]
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int | None, int], None]]:
-    """Provide a function that draws a progress bar from its first call on."""
-    from tqdm import tqdm
-
-    shape = "{percentage:4.0f}% {bar} {n_fmt} of {total_fmt} records, {rate_fmt}{postfix}"
-    width = min(_WIDTH, shutil.get_terminal_size().columns - 1)
-    bars: list[tqdm] = []
-    with contextlib.ExitStack() as stack:
-
-        def report(records: int, total: int | None, size_bytes: int) -> None:
-            if not bars:
-                bar = tqdm(total=total, bar_format=shape, ncols=width, unit="", unit_scale=True, disable=None)
-                bars.append(stack.enter_context(bar))
-            bars[0].set_postfix_str(f"{size_bytes / 1e6:.0f} MB", refresh=False)
-            bars[0].update(records - bars[0].n)
-
-        yield report
 
 
 def _version(records: int) -> str:

@@ -58,7 +58,8 @@ def info(arguments: argparse.Namespace) -> Answer:
     fields = [cut(line, width()) for line in table(["field", "dtype", "shape", *names], rows)]
     facts = [f"{name:<12} {text}" for name, text in _lines(info, adopted)]
     return Answer(
-        info_to_json(storage, info, {"adopted": adopted and asdict(adopted)}, sizes), [*facts, "", fields]
+        info_to_json(storage, info, sizes=sizes) | {"adopted": adopted and asdict(adopted)},
+        [*facts, "", fields],
     )
 
 
@@ -122,12 +123,13 @@ def info_to_json(
     Args:
         storage: The storage that has it.
         info: The version.
-        more: What else the document says.
+        more: What else the document says, before this.
         sizes: The sizes of its fields, if they are looked up.
     """
     each = [dict(vars(found)) for found in sizes] or [{} for _ in info.spec.fields]
     return {
         "storage": storage.location,
+        **(more or {}),
         "id": info.id,
         "version": info.version,
         **_facts(info),
@@ -140,7 +142,6 @@ def info_to_json(
         "earlier": [dict(vars(earlier)) for earlier in info.earlier],
         "metadata": _finite(info.metadata),
         "is_adopted": info.is_adopted,
-        **(more or {}),
     }
 
 

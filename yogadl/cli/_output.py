@@ -226,13 +226,23 @@ def duration(elapsed_s: float) -> str:
 
 
 class Bar:
-    """A progress bar on stderr; it appears after two seconds, and only if stderr is a terminal."""
+    """A progress bar on stderr, with the rate and the time left; it appears only if stderr is a terminal.
 
-    def __init__(self, title: str, total: float | None, unit: str = "B") -> None:
+    Args:
+        title: The text before the bar.
+        total: The number at the end; ``None`` if it is unknown.
+        unit: The unit of the numbers.
+        delay_s: The seconds until it appears; by default two.
+    """
+
+    def __init__(
+        self, title: str, total: float | None, unit: str = "B", delay_s: float | None = None
+    ) -> None:
         from tqdm import tqdm
 
         shape: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "unit_scale": True}
-        self._bar = tqdm(**shape, delay=_DELAY_S, disable=None, leave=False, file=sys.stderr)
+        delay_s = _DELAY_S if delay_s is None else delay_s
+        self._bar = tqdm(**shape, delay=delay_s, disable=None, leave=False, file=sys.stderr)
 
     def __enter__(self) -> "Bar":
         return self
