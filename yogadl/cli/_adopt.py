@@ -30,7 +30,7 @@ from yogadl.cli._build import (
     WrittenPartitions,
     answer_of,
     check_options,
-    fills_of,
+    named_once,
     refuse_to_replace,
     run_share,
     show_log_messages,
@@ -129,7 +129,7 @@ def adopt(arguments: argparse.Namespace) -> Answer:
     is_task = check_options(arguments)
     if is_task and arguments.base is not None:
         arguments.refuse("--base is for an append in one call: leave out --task and --commit")
-    features = _features_of(arguments)
+    features = named_once(arguments, arguments.feature, "--feature names a feature")
     key = new_key(arguments.id, arguments.version)
     storage = open_or_make(arguments)
     stores = storage._backend.catalogue.opener.foreign
@@ -199,15 +199,6 @@ def _warn_if_other(
     warnings.warn(f"{built.key} {what}. It is left as it is", UserWarning, stacklevel=1)
 
 
-def _features_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    given = arguments.feature
-    if given is None:
-        return None
-    if len(dict(given)) != len(given):
-        arguments.refuse("--feature names a feature twice")
-    return dict(given)
-
-
 def _missing_of(arguments: argparse.Namespace) -> Any:
     """Return what `--missing` says, once for all fields or of each by its name."""
     given = arguments.missing
@@ -217,7 +208,7 @@ def _missing_of(arguments: argparse.Namespace) -> Any:
         if len(given) > 1:
             arguments.refuse("--missing empty is about all fields: leave out the others")
         return given[0]
-    return fills_of(arguments, given)
+    return named_once(arguments, given)
 
 
 @command(*TAGGED, *declared("[NEW]  the version to build"), *REPLACE_NEW, *WORKERS, has_bar=True)

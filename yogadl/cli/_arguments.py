@@ -296,25 +296,33 @@ def declared(text: str, **terms: Mapping[str, Any]) -> tuple[Argument, ...]:
         text: The text.
         terms: What argparse is to know beside this, by the argument's name.
     """
-    return tuple(_declared(each, terms) for each in re.split(r"\n(?=\S)", inspect.cleandoc(text)))
+    found = tuple(_declared(each, terms) for each in re.split(r"\n(?=\S)", inspect.cleandoc(text)))
+    assert terms.keys() <= {_name_of(each.names) for each in found}
+    return found
+
+
+def _name_of(names: Sequence[str]) -> str:
+    return names[-1].lstrip("-").replace("-", "_")
 
 
 def _declared(text: str, terms: Mapping[str, Mapping[str, Any]]) -> Argument:
+    own: dict[str, Any]
     words, _, help = text.partition("  ")
     names = [word for word in words.split() if word.startswith("-")]
     value = "" if names and words.endswith(names[-1]) else words.split()[-1]
-    shown, own = value.removesuffix("...").strip("[]"), {"help": " ".join(help.split())}
+    shown, own = value.removesuffix("..."), {"help": " ".join(help.split())}
     if not names:
         name, _, shown = shown.rpartition("=")
+        shown = shown.strip("[]")
         names = [name or shown.lower()]
         own |= {"nargs": "?"} if value.endswith("]") else {"nargs": "+"} if value.endswith("...") else {}
     elif value.endswith("..."):
         own |= {"action": "append", "help": f"{own['help']}; may be repeated"}
-    key = names[-1].lstrip("-").replace("-", "_")
-    if not value:
-        return Argument(tuple(names), {"action": "store_true", **own, **terms.get(key, {})})
-    choices = {"choices": shown[1:-1].split(",")} if shown.startswith("{") else {"metavar": shown}
-    return Argument(tuple(names), {**choices, **own, **terms.get(key, {})})
+    if shown.startswith("{"):
+        own["choices"] = shown[1:-1].split(",")
+    else:
+        own |= {"metavar": shown} if value else {"action": "store_true"}
+    return Argument(tuple(names), own | dict(terms.get(_name_of(names), {})))
 
 
 def typed(parse: Callable[[str], Any], default: Any = None) -> dict[str, Any]:
@@ -392,9 +400,9 @@ def command(
     return plain_command(*arguments, *where, BUCKETS, **more)
 
 
-def key_of(storage: CacheStorage, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return where a version is and what it is called, for JSON."""
-    return {"storage": storage.location, "id": arguments.id, "version": arguments.version}
+def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # what has an id and a version
+    """Return where a version is and what it is called, for JSON; the arguments of a command name one, too."""
+    return {"storage": storage.location, "id": version.id, "version": version.version}
 
 
 ID: Final = declared("ID  the name of the dataset")

@@ -102,7 +102,7 @@ CODEC: Final = declared(
     --codec [FIELD=]CODEC...  compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the
         version before; of all fields, or of one
     """,
-    codec=typed(parse_codec) | {"metavar": "[FIELD=]CODEC"},
+    codec=typed(parse_codec),
 )
 REPLACE_NEW: Final = declared("--replace  replace NEW if it is another version")
 # What `build` and `append` share.
@@ -311,21 +311,25 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "metadata": arguments.metadata and dict(arguments.metadata),
         "on_error": arguments.on_error,
         "json": arguments.json_value,
-        "missing": fills_of(arguments, arguments.fill),
+        "missing": named_once(arguments, arguments.fill),
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
     }
 
 
-def fills_of(arguments: argparse.Namespace, given: Sequence[tuple[str, Any]] | None) -> dict[str, Any] | None:
-    """Return what comes in the place of missing values, by the names of fields."""
+def named_once(
+    arguments: argparse.Namespace,
+    given: Sequence[tuple[str, Any]] | None,
+    what: str = "--missing names a field",
+) -> dict[str, Any] | None:
+    """Return the values that an option gives to names, after refusing a name that it has twice."""
     if given is not None and len(dict(given)) != len(given):
-        arguments.refuse("--missing names a field twice")
+        arguments.refuse(f"{what} twice")
     return None if given is None else dict(given)
 
 
 def _forms_of(arguments: argparse.Namespace) -> Forms:
     """Return what the command says of the values of records."""
-    fills = fills_of(arguments, arguments.fill)
+    fills = named_once(arguments, arguments.fill)
     return forms_of(arguments.json_value, fills, allow_pickle=arguments.allow_pickle)
 
 

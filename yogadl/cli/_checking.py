@@ -208,11 +208,7 @@ def _examine_conditions(bucket: Bucket, name: str) -> Finding:
     except StorageError as error:
         return _problem(subject, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
-        return _wrong(
-            subject,
-            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
-            mend,
-        )
+        return _wrong(subject, f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one", mend)
     return _ok(subject, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 

@@ -26,7 +26,7 @@ from yogadl.cli._arguments import (
     typed,
 )
 from yogadl.cli._list import adopted_of, info_to_json
-from yogadl.cli._output import Bar, contents, counted, duration, repair_result, size, stored
+from yogadl.cli._output import Bar, contents, counted, duration, picked, repair_result, size, stored
 from yogadl.errors import ConfigurationError
 from yogadl.storage._catalogue.export import FORMATS, NPY
 from yogadl.storage._catalogue.export import export as write
@@ -50,15 +50,8 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> Answer
                 bar.show(info.size_bytes - total + done)
 
             is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
-    document = {
-        "storage": storage.location,
-        "to": target.location,
-        "id": info.id,
-        "version": info.version,
-        "was_copied": is_new,
-        "size_bytes": info.size_bytes,
-        "digest": info.digest,
-    }
+    document = {"storage": storage.location, "to": target.location, **picked(info, "id", "version")}
+    document |= {"was_copied": is_new, **picked(info, "size_bytes", "digest")}
     when = f"now: {contents(info)}" if is_new else "already."
     return Answer(document, [f"{info.id} {info.version} is in {target.location} {when}"])
 
@@ -137,16 +130,8 @@ def pull(arguments: argparse.Namespace) -> Answer:
     with Bar("pulling", total_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
     folder = opener.mirror.location.root
-    document = {
-        "storage": storage.location,
-        "id": key.id,
-        "version": key.version,
-        "mirror": str(folder),
-        "size_bytes": manifest.size_bytes,
-        "parts": manifest.parts,
-        "mended": damaged,
-        "adopted": adopted and asdict(adopted),
-    }
+    document = key_of(storage, key) | {"mirror": str(folder), **picked(manifest, "size_bytes", "parts")}
+    document |= {"mended": damaged, "adopted": adopted and asdict(adopted)}
     values = f", and its values: {adopted}" if adopted else ""
     lines = [f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{values}"]
     if damaged:
@@ -215,17 +200,12 @@ def export(arguments: argparse.Namespace) -> Answer:
         ref = ref.fields(*arguments.field)
     with Bar("exporting", len(ref), " records") as bar:
         done = write(ref, arguments.folder, arguments.format, progress=lambda records, _: bar.show(records))
-    document = {
-        "folder": str(done.folder),
-        "format": arguments.format,
-        "files": done.files,
-        "records": done.records,
-        "size_bytes": done.size_bytes,
-    }
+    document = key_of(storage, arguments) | {"folder": str(done.folder), "format": arguments.format}
+    document |= picked(done, "files", "records", "size_bytes")
     files = f"{counted(len(done.files), 'file')} of {size(done.size_bytes)}"
     what = f"{counted(done.records, 'record')} of {arguments.id} {arguments.version}"
     lines = [f"Wrote {what} to {files}:", *(f"  {done.folder / name}" for name in done.files)]
-    return Answer(key_of(storage, arguments) | document, lines)
+    return Answer(document, lines)
 
 
 _FILE = "cache.mdb"

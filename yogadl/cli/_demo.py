@@ -106,7 +106,7 @@ def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
     started = time.perf_counter()
     version = _version(len(source))
 
-    with Bar("building", len(source), " records", delay_s=0.0) as bar:
+    with Bar("building", len(source), " records", stays=True) as bar:
 
         @storage.cacheable(DATASET, version, progress=lambda records, *_: bar.show(records))
         def demo_images(records: int) -> GeneratedImages:

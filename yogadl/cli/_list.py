@@ -12,7 +12,7 @@ from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
 from yogadl._format.codec import RAW, codec_in_words
 from yogadl._format.manifest import ADOPTED, CODEC, LEFT_OUT
-from yogadl.cli._arguments import ID, TAGGED, Answer, command, declared, open_existing, open_version
+from yogadl.cli._arguments import ID, TAGGED, Answer, command, declared, key_of, open_existing, open_version
 from yogadl.cli._output import (
     ago,
     counted,
@@ -464,12 +464,6 @@ def explain(arguments: argparse.Namespace) -> Answer:
     """
     storage = open_version(arguments, "other")
     found = storage.explain(arguments.id, arguments.version, arguments.other)
-    document = {
-        "storage": storage.location,
-        "id": found.id,
-        "version": found.version,
-        "other": found.other,
-        "differences": [asdict(one) for one in found.differences],
-        "notes": found.notes,
-    }
+    differences = {"differences": [asdict(one) for one in found.differences], "notes": found.notes}
+    document = key_of(storage, found) | {"other": found.other} | differences
     return Answer(document, str(found).splitlines())

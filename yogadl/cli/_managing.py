@@ -18,7 +18,7 @@ from yogadl.cli._arguments import (
     typed,
 )
 from yogadl.cli._list import info_to_json
-from yogadl.cli._output import Bar, counted, day_and_time, note, size, table
+from yogadl.cli._output import Bar, counted, day_and_time, note, picked, size, table
 from yogadl.errors import ConfigurationError
 
 
@@ -64,7 +64,7 @@ def untag(arguments: argparse.Namespace) -> Answer:
     """
     storage = open_existing(arguments)
     storage.untag(arguments.id, arguments.tag)
-    document = {"storage": storage.location, "id": arguments.id, "tag": arguments.tag}
+    document = {"storage": storage.location} | picked(arguments, "id", "tag")
     return Answer(document, [f"{arguments.id} has no tag {arguments.tag} any more."])
 
 
@@ -168,13 +168,8 @@ def prune(arguments: argparse.Namespace) -> Answer:
             unfinished=unfinished,
             progress=lambda datasets, files: bar.show(datasets + files),
         )
-    document = {
-        "storage": storage.location,
-        "is_dry_run": is_dry,
-        "grace_s": None if unfinished else grace_s,
-        "files": pruned.files,
-        "size_bytes": pruned.size_bytes,
-    }
+    document = {"storage": storage.location, "is_dry_run": is_dry, "grace_s": None if unfinished else grace_s}
+    document |= picked(pruned, "files", "size_bytes")
     if pruned.files:
         verb = "Would remove" if is_dry else "Removed"
         total = f"{verb} {counted(len(pruned.files), 'file')}, {size(pruned.size_bytes)}."
