@@ -181,7 +181,7 @@ def test_what_changes_something_says_so_in_json(run, squares, root):
 
 
 def test_the_bar_of_the_demo_reaches_the_end(tmp_path):
-    assert "100% " in on_terminal("demo", "--dir", tmp_path, "--records", 1_009)
+    assert "100%|" in on_terminal("demo", "--dir", tmp_path, "--records", 1_009)
 
 
 def test_the_version_is_the_librarys(yoga):

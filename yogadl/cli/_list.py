@@ -240,6 +240,8 @@ def ls(arguments: argparse.Namespace) -> Answer:
     unfinished = _unfinished(storage, arguments.id)
     if arguments.id is not None and not versions and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
+    if arguments.json:
+        _note_unfinished(versions, unfinished)
     document = {
         "storage": storage.location,
         "versions": [_to_json(entry) for entry in versions],
@@ -259,10 +261,11 @@ def _listed(
         _note_more(versions)
     else:
         note(f"there are no datasets in {storage.location}")
-    _note_unfinished({(entry.id, entry.version) for entry in versions}, unfinished)
+    _note_unfinished(versions, unfinished)
 
 
-def _note_unfinished(listed: set[tuple[str, str]], unfinished: "list[Unfinished]") -> None:
+def _note_unfinished(versions: "list[_Version]", unfinished: "list[Unfinished]") -> None:
+    listed = {(entry.id, entry.version) for entry in versions}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
         what = f"use {size(build.size_bytes)}, last written {day_and_time(build.written)} UTC"
