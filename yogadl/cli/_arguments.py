@@ -1,4 +1,4 @@
-"""How sub-commands are declared, what several of them take, and the storage that a command works on."""
+"""How sub-commands are declared, the arguments that several share, and the storage of a command."""
 
 import argparse
 import inspect
@@ -260,7 +260,7 @@ def parse_size(text: str) -> int:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of sub-commands: its names, and what argparse is to know of it."""
+    """An argument of sub-commands: its names, and its terms for argparse."""
 
     names: tuple[str, ...]
     terms: Mapping[str, Any]
@@ -294,7 +294,7 @@ def declared(text: str, **terms: Mapping[str, Any]) -> tuple[Argument, ...]:
 
     Args:
         text: The text.
-        terms: What argparse is to know beside this, by the argument's name.
+        terms: Further terms for argparse, by the argument's name.
     """
     found = tuple(_declared(each, terms) for each in re.split(r"\n(?=\S)", inspect.cleandoc(text)))
     assert terms.keys() <= {_name_of(each.names) for each in found}
@@ -332,7 +332,7 @@ def typed(parse: Callable[[str], Any], default: Any = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sub-command prints at its end.
+    """The output of a sub-command, which is printed when it ends.
 
     Args:
         document: The document that `--json` prints.

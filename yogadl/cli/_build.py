@@ -105,7 +105,7 @@ CODEC: Final = declared(
     codec=typed(parse_codec),
 )
 REPLACE_NEW: Final = declared("--replace  replace NEW if it is another version")
-# What `build` and `append` share.
+# The options that `build` and `append` share.
 OPTIONS: Final = (
     *METADATA,
     *WORKERS,
@@ -211,7 +211,7 @@ class Work:
         key: Its dataset and version.
         function: The function.
         values: Its arguments.
-        call: What is kept of this call.
+        call: The description of this call, which is kept with the version.
         arguments: The command's arguments.
     """
 

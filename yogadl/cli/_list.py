@@ -123,7 +123,7 @@ def info_to_json(
     Args:
         storage: The storage that has it.
         info: The version.
-        more: What else the document says, before this.
+        more: Further facts, which come first.
         sizes: The sizes of its fields, if they are looked up.
     """
     each = [dict(vars(found)) for found in sizes] or [{} for _ in info.spec.fields]
