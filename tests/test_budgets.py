@@ -26,7 +26,7 @@ SMALLER_MODULES = {
     "adapters.keras._source": "every adapter reads its framework's data in a module of this name",
     "adapters.tensorflow._cache": "the function of 0.1.4, and nothing else uses it",
     "cli._completion": "a sub-command",
-    "cli._report_page.markup": "most of its lines are the style of the page, one long text",
+    "cli._report_page.markup": "how HTML and SVG are written, apart from what a page says",
     "dataref": "a module of yogadl 0.1.4",
     "tensorflow": "a module of yogadl 0.1.4",
 }

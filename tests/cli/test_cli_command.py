@@ -11,8 +11,9 @@ import pytest
 from cli_files import tree_of
 from command import Ended
 
-from yogadl.cli import COMMANDS, command_named
+from yogadl.cli import COMMANDS, NAMES, Exit, command_named
 from yogadl.errors import StorageError
+from yogadl.storage import CacheStorage
 
 LOOKS = [["ls"], ["info", "squares", "1"], ["head", "squares", "1"], ["verify", "squares", "1"]]
 JSON = [*LOOKS, ["prune", "--dry-run"], ["verify", "--all"]]
@@ -30,7 +31,7 @@ def test_the_help_is_short_and_names_all(yoga):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_line_of_help_is_the_start_of_the_docstring(name):
     first = command_named(name).help.splitlines()[0]
-    assert first.startswith(COMMANDS[name].removesuffix("."))
+    assert first.startswith(COMMANDS[name].line.removesuffix("."))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -47,6 +48,61 @@ def test_each_argument_has_help_and_each_without_an_option_a_name_to_show(name):
     assert [action.dest for action in parser._actions if not action.help] == []
     by_place = [action for action in parser._actions if not action.option_strings and not action.choices]
     assert [action.dest for action in by_place if not action.metavar] == []
+
+
+def test_without_arguments_all_commands_fit_on_one_screen(yoga):
+    ended = yoga()
+    lines = ended.out.splitlines()
+    assert (ended.code, ended.err) == (Exit.USAGE, "")
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [word for line in lines if line.startswith("  ") for word in line.split()] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_takes_json_exactly_if_it_is_one_of_a_storage(name):
+    parser = argparse.ArgumentParser()
+    command_named(name).add_arguments(parser)
+    options = {option for action in parser._actions for option in action.option_strings}
+    assert ("--json" in options) == ("--storage" in options) == (name not in ("demo", "completion"))
+
+
+def test_a_command_may_have_two_names(run, squares, root):
+    assert command_named("rm") is command_named("delete")
+    assert set(NAMES) - set(COMMANDS) == {"rm"}
+    first, other = run("delete", "squares", "1"), run("rm", "squares", "2")
+    assert first.out.replace("squares 1", "squares 2") == other.out
+    assert [entry["version"] for entry in run("ls", "--json").json["versions"]] == ["2024-05"]
+
+
+def test_the_methods_of_a_storage_that_are_commands_have_one_name():
+    of_storage = {"adopt", "append", "delete", "explain", "info", "log", "prune", "recompress", "refresh",
+                  "tag", "tags", "undelete", "untag", "verify"}  # fmt: skip
+    assert of_storage <= set(COMMANDS)
+    assert [name for name in of_storage if not callable(getattr(CacheStorage, name))] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["ls"], Exit.DONE),
+        (["info", "squares", "9"], Exit.FAILED),
+        (["verify", "squares", "1"], Exit.FAILED),
+        (["info"], Exit.USAGE),
+        (["bogus"], Exit.USAGE),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(words, code, run, squares, root):
+    if words[0] == "verify":
+        for part in (root / "squares").rglob("*.mdb"):
+            part.write_bytes(b"")
+    assert run(*words).code == code
+
+
+def test_the_exit_codes_are_those_of_the_page(yoga):
+    assert [int(code) for code in Exit] == [0, 1, 2, 130]
+    for code in Exit:
+        assert f" {int(code)} " in yoga("-h").out
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "completion"}))

@@ -125,7 +125,7 @@ REFUSED = [
     ("recompress squares 1 2", 2, ""),
     # What is not there, or may not be.
     *((f"{command} squares 3", 1, "there are the versions ['1', '1+1', '2']")
-      for command in ("info", "head", "verify", "bench", "rm")),
+      for command in ("info", "head", "verify", "bench", "rm", "delete")),
     ("info ../up 1", 2, ""),
     ("rm squares ''", 1, ""),
     ("info squares@absent", 1, "there is no 'squares' version 'absent'"),
@@ -184,9 +184,9 @@ REFUSED = [
 
 # As typed, in the folder above the storage, `caches`.
 TYPED = [
-    ("", 2, "COMMAND; see `yogadl -h`"),
+    ("-s", 2, "COMMAND; see `yogadl -h`"),
     ("lss squares 1", 2, "yogadl: there is no command 'lss'; you want `yogadl ls`; `yogadl -h` lists all"),
-    ("delete squares 1", 2, "no command 'delete'; you want `yogadl undelete`; `yogadl -h` lists all"),
+    ("remove squares 1", 2, "there is no command 'remove'; "),
     ("zzzz squares 1", 2, "there is no command 'zzzz'; `yogadl -h` lists all"),
     ("'' squares 1", 2, "there is no command ''; `yogadl -h` lists all"),
     *((f"demo --records={count}", 2, "give a number from 1,000 to 500,000")
@@ -229,6 +229,7 @@ TYPED = [
         ("head {root}/squares 1", "head squares 1"),
         ("rm {root}/squares/1", "rm squares 1"),
         ("rm {root}/squares", "rm squares VERSION"),
+        ("delete {root}/squares", "delete squares VERSION"),
         ("tag {root}/squares stable", "tag squares stable VERSION"),
         ("tag {root}/squares/2 stable", "tag squares stable 2"),
         ("tag {root}/squares stable 1", "tag squares stable 1"),

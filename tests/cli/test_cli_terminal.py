@@ -60,6 +60,7 @@ def test_errors_are_red_and_heads_of_tables_bold_on_a_terminal(squares, root):
     ("env", "words"),
     [
         ({"NO_COLOR": "1"}, "ls squares -s {root}"),
+        ({"NO_COLOR": "1"}, "info squares 1 -s {root}"),
         ({"NO_COLOR": "0"}, "info squares 9 -s {root}"),
         ({"TERM": "dumb"}, "ls squares -s {root}"),
         ({"TERM": "dumb"}, "doctor /nowhere"),
@@ -69,6 +70,24 @@ def test_who_wants_no_colours_gets_none(squares, root, env, words):
     shown = on_terminal(*words.format(root=root).split(), **env)
     assert words.split()[1] in shown
     assert not COLORS.search(shown)
+
+
+def test_the_screen_of_commands_has_bold_titles_on_a_terminal_alone(yoga):
+    shown = on_terminal()
+    assert "\x1b[1mManage versions\x1b[0m" in shown
+    assert COLORS.sub("", shown).splitlines() == yoga().out.splitlines()
+    assert not COLORS.search(on_terminal(NO_COLOR="1"))
+
+
+def test_a_bar_shows_the_rate_and_the_time_that_is_left(monkeypatch):
+    terminal = Terminal()
+    set_constants(monkeypatch, OUTPUT_DELAY_S=0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with _output.Bar("copying", 1000) as bar:
+        bar._bar.start_t -= 10  # as if it had begun 10 seconds ago
+        bar._bar.last_print_t -= 10
+        bar.show(500)
+    assert re.search(r"copying:  50%.*500/1\.00k \[00:10<00:10, +50\.\d+?B/s\]", terminal.getvalue())
 
 
 def test_an_empty_no_color_says_nothing(squares, root):
@@ -122,6 +141,9 @@ def completed(line, shell="bash"):
     ("line", "words"),
     [
         ("yogadl und", ["undelete"]),
+        ("yogadl del", ["delete"]),
+        ("yogadl delete -s {root} sq", ["squares"]),
+        ("yogadl rm -s {root} squares st", ["stable"]),
         ("yogadl info --js", ["--json"]),
         ("yogadl plan x --shuffle gl", ["global"]),
         ("yogadl info -s {root} sq", ["squares"]),
@@ -159,7 +181,7 @@ def test_what_changes_something_says_so_in_json(run, squares, root):
 
 
 def test_the_bar_of_the_demo_reaches_the_end(tmp_path):
-    assert "100% " in on_terminal("demo", "--dir", tmp_path, "--records", 1_009)
+    assert "100%|" in on_terminal("demo", "--dir", tmp_path, "--records", 1_009)
 
 
 def test_the_version_is_the_librarys(yoga):

@@ -1,97 +1,94 @@
 """Run the `yogadl` command: find the sub-command, and turn errors into one line and an exit code.
 
-A sub-command is a function `run_<name>(arguments)` of a module of this package, which returns the exit code;
-its docstring is the sub-command's help. `add_<name>_arguments(parser)` is beside it. A module with the name
-of its only sub-command has `run`, `add_arguments`, and the help in its own docstring. `COMMANDS` lists all
-sub-commands. A module is imported only when one of its sub-commands runs.
+`_GROUPS` is the table of the sub-commands. A row names the module of a sub-command, which has it under its
+own name: a function, declared by `_arguments.command` with the arguments that it takes. Its docstring is the
+help, and the `Answer` that it returns is what is printed, for people or as JSON. Errors, exit codes, `--json`
+and progress are written here once. A module is imported only when one of its sub-commands runs.
 """
 
 import argparse
 import contextlib
 import difflib
-import inspect
 import io
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from yogadl._core.key import is_dataset_id, library_version
-from yogadl.cli._output import error_line, note, stop_waiting, wait
+from yogadl.cli._output import error_line, note, say, say_json, say_table, stop_waiting, wait
 from yogadl.errors import YogaError
 
-_FAILED: Final = 1
-_USAGE_ERROR: Final = 2  # as argparse exits
-_INTERRUPTED: Final = 128 + 2  # as shells report a process that was ended by Ctrl-C
+if TYPE_CHECKING:
+    from yogadl.cli._arguments import Command
 
 
-# These lines repeat the first lines of the docstrings, so that `yogadl --help` imports none of the modules.
-# A test compares them.
-_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+class Exit(IntEnum):
+    """The exit codes; a sub-command that finds damage or problems returns `FAILED` in its answer."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2  # as argparse exits
+    INTERRUPTED = 128 + 2  # as shells report a process that was ended by Ctrl-C
+
+
+class Row(NamedTuple):
+    """A sub-command in the table: its line in the help, its module, and another name that it has.
+
+    The line repeats the first line of the function's docstring, so that `yogadl --help` imports no module. A
+    test compares them.
+    """
+
+    line: str
+    module: str
+    alias: str = ""
+
+
+_GROUPS: Final[Mapping[str, Mapping[str, Row]]] = {
     "See what there is": {
-        "ls": "List the datasets and their versions.",
-        "info": "Show the size, the fields and the origin of a version.",
-        "head": "Show the first records of a version.",
-        "report": "Write a page about a version.",
-        "explain": "Say what differs in how two versions of a dataset were built.",
-        "log": "Show the history of a dataset: its versions and its tags.",
-        "tags": "List the tags of a dataset, and which version each names.",
-        "verify": "Read every byte of a version and compare it with its checksums.",
-        "plan": "Estimate what reading a version takes and costs, in advance.",
-        "bench": "Compare the speed of reading a version with numpy arrays in RAM.",
+        "ls": Row("List the datasets and their versions.", "_list"),
+        "info": Row("Show the size, the fields and the origin of a version.", "_list"),
+        "head": Row("Show the first records of a version.", "_head"),
+        "report": Row("Write a page about a version.", "_report"),
+        "explain": Row("Say what differs in how two versions of a dataset were built.", "_list"),
+        "log": Row("Show the history of a dataset: its versions and its tags.", "_list"),
+        "tags": Row("List the tags of a dataset, and which version each names.", "_managing"),
+        "verify": Row("Read every byte of a version and compare it with its checksums.", "_checking"),
+        "plan": Row("Estimate what reading a version takes and costs, in advance.", "_bench"),
+        "bench": Row("Compare the speed of reading a version with numpy arrays in RAM.", "_bench"),
     },
     "Build and convert": {
-        "build": "Build a version from a function in a Python file.",
-        "adopt": "Build a version whose values stay in files of other libraries.",
-        "refresh": "Build a version of adopted files as they are now.",
-        "append": "Build a version from an earlier version and new records.",
-        "recompress": "Build a version with the records of another, compressed or not.",
-        "export": "Write a version to files that other programs read.",
-        "import-014": "Turn a cache of yogadl 0.1.4 into a new one.",
-        "demo": "Show in a few seconds what a cache does.",
+        "build": Row("Build a version from a function in a Python file.", "_build"),
+        "adopt": Row("Build a version whose values stay in files of other libraries.", "_adopt"),
+        "refresh": Row("Build a version of adopted files as they are now.", "_adopt"),
+        "append": Row("Build a version from an earlier version and new records.", "_build"),
+        "recompress": Row("Build a version with the records of another, compressed or not.", "_build"),
+        "export": Row("Write a version to files that other programs read.", "_copying"),
+        "import-014": Row("Turn a cache of yogadl 0.1.4 into a new one.", "_copying"),
+        "demo": Row("Show in a few seconds what a cache does.", "_demo"),
     },
     "Copy, and use buckets": {
-        "pull": "Download a version from a bucket to this machine.",
-        "push": "Copy a version to a bucket, or to any other storage.",
-        "doctor": "Check that a storage can be used; say how to solve each problem.",
+        "pull": Row("Download a version from a bucket to this machine.", "_copying"),
+        "push": Row("Copy a version to a bucket, or to any other storage.", "_copying"),
+        "doctor": Row("Check that a storage can be used; say how to solve each problem.", "_checking"),
     },
     "Manage versions": {
-        "tag": "Give a version a name that can be moved to another version later.",
-        "untag": "Remove a tag; the version that it names stays.",
-        "rm": "Move a version to the trash.",
-        "undelete": "Restore a version that was deleted or replaced.",
-        "prune": "Erase the versions that have been in the trash for a while.",
-        "completion": "Print the code that lets your shell complete commands and names.",
+        "tag": Row("Give a version a name that can be moved to another version later.", "_managing"),
+        "untag": Row("Remove a tag; the version that it names stays.", "_managing"),
+        "delete": Row("Move a version to the trash.", "_managing", alias="rm"),
+        "undelete": Row("Restore a version that was deleted or replaced.", "_managing"),
+        "prune": Row("Erase the versions that have been in the trash for a while.", "_managing"),
+        "completion": Row("Print the code that lets your shell complete commands and names.", "_completion"),
     },
 }
-COMMANDS: Final[Mapping[str, str]] = {
-    name: line for group in _GROUPS.values() for name, line in group.items()
-}
-
-# The module of each sub-command.
-_MODULES: Final[Mapping[str, str]] = {
-    "adopt": "_adopt", "refresh": "_adopt",
-    "append": "_build", "build": "_build", "recompress": "_build",
-    "bench": "_bench", "plan": "_bench",
-    "completion": "_completion",
-    "demo": "_demo",
-    "doctor": "_checking", "verify": "_checking",
-    "explain": "_list", "info": "_list", "log": "_list", "ls": "_list",
-    "export": "_copying", "import-014": "_copying", "pull": "_copying", "push": "_copying",
-    "head": "_head",
-    "prune": "_managing", "rm": "_managing", "undelete": "_managing",
-    "report": "_report",
-    "tag": "_managing", "tags": "_managing", "untag": "_managing",
-}  # fmt: skip
-
-# Sub-commands that show no progress bar; `wait` shows a line in its place.
-_WITHOUT_PROGRESS_BAR: Final = frozenset(
-    ("ls", "info", "head", "explain", "log", "tags", "plan", "report", "tag", "untag", "rm", "undelete")
-)
+COMMANDS: Final = {name: row for group in _GROUPS.values() for name, row in group.items()}
+_ALIASES: Final = {row.alias: name for name, row in COMMANDS.items() if row.alias}
+NAMES: Final = (*COMMANDS, *_ALIASES)
 
 _EXAMPLE: Final = """\
 Example, with a file data.py that has a function `squares`:
@@ -104,7 +101,7 @@ damage found, 2 invalid arguments, 130 interrupted.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a sub-command and return the exit code.
+    """Run a sub-command and return the exit code; without any arguments, print which there are.
 
     Args:
         argv: The arguments after the command's name; by default the arguments of this process.
@@ -117,56 +114,67 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the terminal may be unable to show a name
-    words = sys.argv[1:] if argv is None else argv
     try:
-        if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
-            _complete()
-        arguments = _parse(words)
-        if arguments.command in _WITHOUT_PROGRESS_BAR:
-            wait(f"yogadl {arguments.command}")
-        with _warnings_in_one_line():
-            code: int = arguments.run(arguments)
+        code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
     except _UsageError as error:
         note(str(error), "red")
-        return _USAGE_ERROR
+        return Exit.USAGE
     except BrokenPipeError:
         # The reader of stdout has closed the pipe. The flush of the rest at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        return Exit.FAILED
     except (YogaError, OSError) as error:
         note(error_line(error), "red")
-        return _FAILED
+        return Exit.FAILED
     except KeyboardInterrupt:
         note("interrupted")
-        return _INTERRUPTED
+        return Exit.INTERRUPTED
     finally:
         stop_waiting()
 
 
-def _complete() -> None:
-    """Print the completions for the shell, and exit."""
-    from yogadl.cli._completion import complete
+def _run(words: Sequence[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # argcomplete of the shell calls the command to complete a line
+        from yogadl.cli._completion import complete
 
-    complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
+        complete(_parser(os.environ.get("COMP_LINE", "").split()[1:]))
+    if not words:
+        _say_commands()
+        return Exit.USAGE
+    arguments = _parse(words)
+    called: Command = arguments.called
+    if not called.has_bar:
+        wait(f"yogadl {arguments.command}")
+    with _warnings_in_one_line():
+        answer = called.run(arguments)
+        if arguments.json:
+            say_json(**answer.document)
+        else:
+            for line in answer.lines:
+                say_table(line) if isinstance(line, list) else say(line)
+    return answer.code
 
 
-class Command(NamedTuple):
-    """A sub-command: its help, and its functions."""
+def _say_commands() -> None:
+    """Print the names of all commands, on one screen."""
+    say("yogadl COMMAND ...: build, read and look after caches of datasets.")
+    for title, group in _GROUPS.items():
+        say()
+        say(title, "bold")
+        say(f"  {'  '.join(group)}")
+    say()
+    say("`yogadl -h` says what each does, `yogadl COMMAND -h` describes one,")
+    say("`yogadl demo` shows in a few seconds what a cache does.")
 
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
 
-
-def command_named(name: str) -> Command:
+def command_named(name: str) -> "Command":
     """Return a sub-command, whose module is loaded."""
-    suffix = name.replace("-", "_")
-    module = import_module(f"yogadl.cli.{_MODULES[name]}")
-    run = getattr(module, f"run_{suffix}")
-    described = inspect.cleandoc(run.__doc__ or COMMANDS[name])
-    return Command(described, getattr(module, f"add_{suffix}_arguments"), run)
+    name = _ALIASES.get(name, name)
+    module = import_module(f"yogadl.cli.{COMMANDS[name].module}")
+    found: Command = getattr(module, name.replace("-", "_"))
+    return found
 
 
 class _UsageError(Exception):
@@ -199,7 +207,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         arguments, unknown = _parser(words).parse_known_args(words)
     except _UsageError as error:
         command = _command_of(words)
-        if command is not None and command not in COMMANDS:
+        if command is not None and command not in NAMES:
             raise _UsageError(_unknown_message(command)) from None
         # `rm caches/squares/1` lacks VERSION, for example
         _refuse_path(_partly_parsed(words, error.positionals))
@@ -215,7 +223,7 @@ def _command_of(words: Sequence[str]) -> str | None:
 
 
 def _unknown_message(command: str) -> str:
-    similar = difflib.get_close_matches(command, COMMANDS, 1)
+    similar = difflib.get_close_matches(command, NAMES, 1)
     suggestion = f"you want `yogadl {similar[0]}`; " if similar else ""
     return f"there is no command {command!r}; {suggestion}`yogadl -h` lists all"
 
@@ -252,7 +260,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         prog="yogadl", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
     chosen = _command_of(words)
-    for name in COMMANDS:
+    for name in NAMES:
         if name == chosen:
             _add_command(commands, name)
         else:
@@ -269,20 +277,20 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Any, name: str) -> None:  # argparse names no type for what add_subparsers returns
-    command = command_named(name)
+    called = command_named(name)
     subparser = commands.add_parser(
         name,
-        description=command.help.rstrip(),
+        description=called.help,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_arguments(subparser)
-    subparser.set_defaults(run=command.run, refuse=subparser.error, positionals=_positionals(subparser))
+    called.add_arguments(subparser)
+    subparser.set_defaults(called=called, refuse=subparser.error, positionals=_positionals(subparser))
 
 
 def _group_lines() -> Iterator[str]:
     for title, group in _GROUPS.items():
-        lines = [f"    {name:<10} {line[:1].lower()}{line[1:].rstrip('.')}" for name, line in group.items()]
+        lines = [f"    {name:<10} {row.line[:1].lower()}{row.line[1:-1]}" for name, row in group.items()]
         yield "\n".join([f"{title}:", *lines])
 
 

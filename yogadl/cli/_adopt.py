@@ -11,23 +11,32 @@ from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.printable import masked
 from yogadl._foreign.example import leaf_of_feature
 from yogadl._format.manifest import ADOPTED, Manifest
-from yogadl.cli._arguments import add_json, add_key, add_storage, add_tagged, open_or_make, open_version
+from yogadl.cli._arguments import (
+    KEY,
+    TAGGED,
+    WORKERS,
+    Answer,
+    command,
+    declared,
+    open_or_make,
+    open_version,
+    typed,
+)
 from yogadl.cli._build import (
+    METADATA,
+    REPLACE_NEW,
+    TASKS,
     SharedWork,
     WrittenPartitions,
-    add_metadata,
-    add_replace_new,
-    add_task_arguments,
-    add_workers,
+    answer_of,
     check_options,
-    fills_of,
+    named_once,
     refuse_to_replace,
     run_share,
-    say_result,
     show_log_messages,
 )
 from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
-from yogadl.cli._output import contents, duration, say, say_json
+from yogadl.cli._output import contents, duration
 from yogadl.cli._target import parse_fill
 from yogadl.errors import YogaError
 from yogadl.storage import CacheStorage
@@ -42,67 +51,66 @@ _NOT_OF_ADOPT: Final = {
 }  # fmt: skip
 
 
-def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="+",
-        help="a file, a folder, a URL, or a pattern: 's3://bucket/raw/*.tar', 'shards-{000..099}.tar'",
-    )
-    parser.add_argument(
-        "--format", choices=FORMATS, help="the files' format (default: the one that their names end like)"
-    )
-    parser.add_argument(
-        "--no-read",
-        dest="read",
-        action="store_false",
-        help="trust the files' own indexes and headers, without checksums of what they contain",
-    )
-    parser.add_argument(
-        "--field",
-        metavar="NAME",
-        action="append",
-        help="of webdataset, mds and arrow: only this field, or image/bytes of a struct; may be repeated",
-    )
-    parser.add_argument(
-        "--feature",
-        metavar="NAME=DTYPE",
-        type=parse_feature,
-        action="append",
-        help="of tfrecord: a feature of a tf.train.Example, as bytes, str, int64, float32, float32[128] or, "
-        "if its length varies, int64[]; may be repeated",
-    )
-    parser.add_argument(
-        "--missing",
-        metavar="empty|NAME=VALUE",
-        type=_parse_missing,
-        action="append",
-        help="empty: a field is empty that a sample of webdataset or a record of tfrecord lacks, and bytes, "
-        "a string or a list of arrow that are null; or of one field, such as text=empty or label=-1; may be "
-        "repeated (default: they are refused)",
-    )
-    parser.add_argument(
-        "--parse",
-        action="store_true",
-        default=None,
-        help="of jsonl: a record is the json value of a line, not its bytes",
-    )
-    parser.add_argument(
-        "--base", metavar="VERSION", help="a version whose records come first, or a tag of it"
-    )
-    add_storage(parser)
-    add_metadata(parser)
-    parser.add_argument(
-        "--replace", action="store_true", help="adopt again and replace the version if it exists"
-    )
-    add_workers(parser)
-    add_json(parser)
-    add_task_arguments(parser)
-    parser.set_defaults(**_NOT_OF_ADOPT)
+def parse_feature(text: str) -> tuple[str, Any]:
+    """Return name and description of a feature in a text such as ``label=int64``, ``boxes=float32[,4]``.
+
+    A size that is left out varies.
+    """
+    name, _, described = text.rpartition("=")
+    found = _DTYPE.fullmatch(described)
+    if not name or found is None:
+        raise argparse.ArgumentTypeError(
+            f"give NAME=DTYPE, as in label=int64, row=float32[128] or tokens=int64[], not {text!r}"
+        )
+    dtype, sizes = found.groups()
+    feature: Any = dtype
+    try:
+        if sizes is not None:
+            shape = tuple(int(size) if size.strip() else None for size in sizes.split(","))
+            feature = (dtype, shape)
+        leaf_of_feature(name, feature)
+    except YogaError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{sizes!r} are no sizes of {name}: {error}") from error
+    return name, feature
 
 
-def run_adopt(arguments: argparse.Namespace) -> int:
+def _parse_missing(text: str) -> str | tuple[str, Any]:
+    """Return what comes in the place of missing values: of all fields, or of one with its name."""
+    return text if text in ("error", EMPTY) else parse_fill(text)
+
+
+@command(
+    *KEY,
+    *declared(
+        f"""
+        paths=PATH...  a file, a folder, a URL, or a pattern: 's3://bucket/raw/*.tar',
+            'shards-{{000..099}}.tar'
+        --format {{{",".join(FORMATS)}}}  the files' format (default: the one that their names end like)
+        --no-read  trust the files' own indexes and headers, without checksums of what they contain
+        --field NAME...  of webdataset, mds and arrow: only this field, or image/bytes of a struct
+        --feature NAME=DTYPE...  of tfrecord: a feature of a tf.train.Example, as bytes, str, int64, float32,
+            float32[128] or, if its length varies, int64[]
+        --missing empty|NAME=VALUE...  empty: a field is empty that a sample of webdataset or a record of
+            tfrecord lacks, and bytes, a string or a list of arrow that are null; or of one field, such as
+            text=empty or label=-1 (default: they are refused)
+        --parse  of jsonl: a record is the json value of a line, not its bytes
+        --base VERSION  a version whose records come first, or a tag of it
+        --replace  adopt again and replace the version if it exists
+        """,
+        no_read={"dest": "read", "action": "store_false"},
+        feature=typed(parse_feature),
+        missing=typed(_parse_missing),
+        parse={"default": None},
+    ),
+    *METADATA,
+    *WORKERS,
+    TASKS,
+    defaults=_NOT_OF_ADOPT,
+    has_bar=True,
+)
+def adopt(arguments: argparse.Namespace) -> Answer:
     """Build a version whose values stay in files of other libraries.
 
     Only an index is written, which says where each value lies; small values are copied into it. The version
@@ -121,7 +129,7 @@ def run_adopt(arguments: argparse.Namespace) -> int:
     is_task = check_options(arguments)
     if is_task and arguments.base is not None:
         arguments.refuse("--base is for an append in one call: leave out --task and --commit")
-    features = _features_of(arguments)
+    features = named_once(arguments, arguments.feature, "--feature names a feature")
     key = new_key(arguments.id, arguments.version)
     storage = open_or_make(arguments)
     stores = storage._backend.catalogue.opener.foreign
@@ -134,8 +142,7 @@ def run_adopt(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     with show_log_messages():
         result = (_share if is_task else _adopt)(storage, key, format, terms, arguments)
-    say_result(storage, key, result, time.perf_counter() - started, arguments)
-    return 0
+    return answer_of(storage, key, result, time.perf_counter() - started, arguments)
 
 
 def _adopt(
@@ -192,45 +199,6 @@ def _warn_if_other(
     warnings.warn(f"{built.key} {what}. It is left as it is", UserWarning, stacklevel=1)
 
 
-def parse_feature(text: str) -> tuple[str, Any]:
-    """Return name and description of a feature in a text such as ``label=int64``, ``boxes=float32[,4]``.
-
-    A size that is left out varies.
-    """
-    name, _, described = text.rpartition("=")
-    found = _DTYPE.fullmatch(described)
-    if not name or found is None:
-        raise argparse.ArgumentTypeError(
-            f"give NAME=DTYPE, as in label=int64, row=float32[128] or tokens=int64[], not {text!r}"
-        )
-    dtype, sizes = found.groups()
-    feature: Any = dtype
-    try:
-        if sizes is not None:
-            shape = tuple(int(size) if size.strip() else None for size in sizes.split(","))
-            feature = (dtype, shape)
-        leaf_of_feature(name, feature)
-    except YogaError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{sizes!r} are no sizes of {name}: {error}") from error
-    return name, feature
-
-
-def _features_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    given = arguments.feature
-    if given is None:
-        return None
-    if len(dict(given)) != len(given):
-        arguments.refuse("--feature names a feature twice")
-    return dict(given)
-
-
-def _parse_missing(text: str) -> str | tuple[str, Any]:
-    """Return what comes in the place of missing values: of all fields, or of one with its name."""
-    return text if text in ("error", EMPTY) else parse_fill(text)
-
-
 def _missing_of(arguments: argparse.Namespace) -> Any:
     """Return what `--missing` says, once for all fields or of each by its name."""
     given = arguments.missing
@@ -240,18 +208,11 @@ def _missing_of(arguments: argparse.Namespace) -> Any:
         if len(given) > 1:
             arguments.refuse("--missing empty is about all fields: leave out the others")
         return given[0]
-    return fills_of(arguments, given)
+    return named_once(arguments, given)
 
 
-def add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, new="the version to build")
-    add_replace_new(parser)
-    add_storage(parser)
-    add_workers(parser)
-    add_json(parser)
-
-
-def run_refresh(arguments: argparse.Namespace) -> int:
+@command(*TAGGED, *declared("[NEW]  the version to build"), *REPLACE_NEW, *WORKERS, has_bar=True)
+def refresh(arguments: argparse.Namespace) -> Answer:
     """Build a version of adopted files as they are now.
 
     The paths and patterns of VERSION are looked up again. Only files that are new or were changed are read,
@@ -277,14 +238,16 @@ def run_refresh(arguments: argparse.Namespace) -> int:
     info = storage.info(arguments.id, before.version if ref.lineage is None else ref.lineage.version)
     is_new = info.digest != before.digest  # a version that is replaced keeps its name
     adopted = adopted_of(storage, info)
-    if arguments.json:
-        document = {"storage": storage.location, "was_built": is_new, "elapsed_s": elapsed_s}
-        say_json(**document, **info_to_json(info), adopted=adopted and vars(adopted))
-    elif not is_new:
-        say(f"The files of {info.id} {info.version} are as they were: {adopted}. Nothing is built.")
-    else:
-        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
-        files = adopted_of(storage, before) if before.version != info.version else None
-        say(f"Its values stay in {adopted}" + (f"; those of {before.version} in {files}." if files else "."))
-        say(fingerprint_line(info, adopted))
-    return 0
+    document = info_to_json(storage, info, {"was_built": is_new, "elapsed_s": elapsed_s})
+    document |= {"adopted": adopted and vars(adopted)}
+    if not is_new:
+        text = f"The files of {info.id} {info.version} are as they were: {adopted}. Nothing is built."
+        return Answer(document, [text])
+    files = adopted_of(storage, before) if before.version != info.version else None
+    more = f"; those of {before.version} in {files}." if files else "."
+    lines = [
+        f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.",
+        f"Its values stay in {adopted}{more}",
+        fingerprint_line(info, adopted),
+    ]
+    return Answer(document, lines)

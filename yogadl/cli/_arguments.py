@@ -1,13 +1,15 @@
-"""Arguments that several sub-commands share, among them the storage that a command works on."""
+"""How sub-commands are declared, the arguments that several share, and the storage of a command."""
 
 import argparse
+import inspect
 import itertools
 import math
 import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -224,105 +226,6 @@ def _root_of(folder: Path) -> Path | None:
     return None
 
 
-_BATCH: Final = 256
-
-
-def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the two arguments that name a version to build or delete."""
-    parser.add_argument("id", metavar="ID", help="the name of the dataset")
-    parser.add_argument("version", metavar="VERSION", help="the name of the version")
-
-
-def add_tagged(parser: argparse.ArgumentParser, **others: str) -> None:
-    """Add the arguments that name a version to read: ID VERSION, or ID@TAG; and further arguments after them.
-
-    Args:
-        parser: The command's parser.
-        others: The help of each further argument, by the argument's name.
-    """
-    parser.add_argument("id", metavar="ID", help="the name of the dataset; or ID@TAG, or ID@VERSION")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
-    for name, what in others.items():
-        parser.add_argument(name, metavar=name.upper(), nargs="?", help=what)
-
-
-def add_storage(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options that select a storage; `names` are further option names for `--storage`."""
-    parser.add_argument(
-        "-s",
-        "--storage",
-        *names,
-        metavar="STORAGE",
-        help="the storage: a folder of caches, s3://bucket/prefix or gs://bucket/prefix "
-        "(default: the current folder, if it has caches)",
-    )
-    group = parser.add_argument_group("buckets, and folders that several machines share")
-    group.add_argument(
-        "--endpoint-url", metavar="URL", help="the URL of the store, if it is not AWS or Google"
-    )
-    group.add_argument("--region", metavar="REGION", help="the region of an S3 bucket")
-    group.add_argument("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
-    group.add_argument("--anonymous", action="store_true", help="read a public bucket without credentials")
-    group.add_argument(
-        "--shared", action="store_true", help="several machines build in this folder, as on NFS"
-    )
-    group.add_argument(
-        "--foreign",
-        metavar="URL",
-        type=parse_url,
-        action="append",
-        help="adopted files of this storage may lie here, in a bucket with these options; may be repeated",
-    )
-    group.add_argument(
-        "--mirror",
-        metavar="FOLDER",
-        help="where this machine keeps copies of what it reads from a bucket; none: keep no copies",
-    )
-    group.add_argument(
-        "--mirror-limit",
-        metavar="SIZE",
-        type=parse_size,
-        help="the size that the mirror may have, e.g. 200GB",
-    )
-    group.add_argument(
-        "--mirror-fill",
-        choices=("auto", "always", "never"),
-        help="when a cache that is read by range is downloaded to the mirror, too (default: auto)",
-    )
-    group.add_argument(
-        "--verify",
-        choices=["block"],
-        help="read whole blocks when reading by range, and compare them with their checksums",
-    )
-
-
-def add_batch(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--batch`: the number of records in a batch."""
-    parser.add_argument(
-        "--batch",
-        metavar="RECORDS",
-        type=number_of("records"),
-        default=_BATCH,
-        help=f"records in a batch (default: {_BATCH})",
-    )
-
-
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the target bucket, for when they differ from those of the source bucket."""
-    group = parser.add_argument_group(
-        "the bucket to copy to, if it needs other options than the bucket that is read"
-    )
-    group.add_argument("--to-endpoint-url", metavar="URL", help="the URL of its store")
-    group.add_argument("--to-region", metavar="REGION", help="its region")
-    group.add_argument("--to-profile", metavar="NAME", help="the profile of the AWS configuration to use")
-    group.add_argument("--to-anonymous", action="store_true", help="write to it without credentials")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--json`."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
 def number_of(what: str, kind: type[int | float] = int, least: float = 1) -> Callable[[str], float]:
     """Return a parser for finite numbers of type `kind` that are `least` or more."""
 
@@ -355,9 +258,201 @@ def parse_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_materialize(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--materialize",
-        action="store_true",
-        help="of an adopted version, copy the records themselves, not only the index of foreign files",
+@dataclass(frozen=True)
+class Argument:
+    """An argument of sub-commands: its names, and its terms for argparse."""
+
+    names: tuple[str, ...]
+    terms: Mapping[str, Any]
+
+    def add_to(self, parser: Any) -> None:  # a parser, or a group of one
+        """Add the argument to a parser."""
+        parser.add_argument(*self.names, **self.terms)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Arguments under a title of their own; or without a title, of which one at most is given."""
+
+    title: str
+    arguments: "tuple[Argument | Group, ...]"
+
+    def add_to(self, parser: Any) -> None:
+        """Add the arguments to a parser."""
+        group = parser.add_argument_group(self.title) if self.title else parser.add_mutually_exclusive_group()
+        for each in self.arguments:
+            each.add_to(group)
+
+
+def declared(text: str, **terms: Mapping[str, Any]) -> tuple[Argument, ...]:
+    """Return the arguments of a text that looks like their help.
+
+    An argument begins a line: its names, what is shown in the place of its value, two blanks, and its help,
+    which may continue in lines that are indented. An option without a value is a flag, ``NAME...`` is given
+    once or more, ``[NAME]`` may be left out, ``{a,b}`` is one of these words, and ``dest=NAME`` gives an
+    argument without an option another name in the program.
+
+    Args:
+        text: The text.
+        terms: Further terms for argparse, by the argument's name.
+    """
+    found = tuple(_declared(each, terms) for each in re.split(r"\n(?=\S)", inspect.cleandoc(text)))
+    assert terms.keys() <= {_name_of(each.names) for each in found}
+    return found
+
+
+def _name_of(names: Sequence[str]) -> str:
+    return names[-1].lstrip("-").replace("-", "_")
+
+
+def _declared(text: str, terms: Mapping[str, Mapping[str, Any]]) -> Argument:
+    own: dict[str, Any]
+    words, _, help = text.partition("  ")
+    names = [word for word in words.split() if word.startswith("-")]
+    value = "" if names and words.endswith(names[-1]) else words.split()[-1]
+    shown, own = value.removesuffix("..."), {"help": " ".join(help.split())}
+    if not names:
+        name, _, shown = shown.rpartition("=")
+        shown = shown.strip("[]")
+        names = [name or shown.lower()]
+        own |= {"nargs": "?"} if value.endswith("]") else {"nargs": "+"} if value.endswith("...") else {}
+    elif value.endswith("..."):
+        own |= {"action": "append", "help": f"{own['help']}; may be repeated"}
+    if shown.startswith("{"):
+        own["choices"] = shown[1:-1].split(",")
+    else:
+        own |= {"metavar": shown} if value else {"action": "store_true"}
+    return Argument(tuple(names), own | dict(terms.get(_name_of(names), {})))
+
+
+def typed(parse: Callable[[str], Any], default: Any = None) -> dict[str, Any]:
+    """Return the terms of an argument whose text is parsed."""
+    return {"type": parse, "default": default}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of a sub-command, which is printed when it ends.
+
+    Args:
+        document: The document that `--json` prints.
+        lines: The lines for people otherwise; a list among them is a table, whose first line is its header.
+        code: The exit code.
+    """
+
+    document: Mapping[str, Any] = field(default_factory=dict)
+    lines: Iterable[str | list[str]] = ()
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command: its arguments, and the function that runs it.
+
+    Args:
+        run: Returns what is printed; its docstring is the help.
+        arguments: The arguments, with those that all commands of a storage have.
+        defaults: The values of arguments that this command lacks, and a function it shares looks at.
+        has_bar: Whether it shows a progress bar or lines as it goes; else a line shows how long it has run.
+    """
+
+    run: Callable[[argparse.Namespace], Answer]
+    arguments: tuple[Argument | Group, ...]
+    defaults: Mapping[str, Any]
+    has_bar: bool
+
+    @property
+    def help(self) -> str:
+        """The description of the command."""
+        return inspect.cleandoc(self.run.__doc__ or "")
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments to its parser."""
+        parser.set_defaults(json=False, **self.defaults)
+        for each in self.arguments:
+            each.add_to(parser)
+
+
+def plain_command(
+    *arguments: Argument | Group, has_bar: bool = False, defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
+    """Make a sub-command of a function, with these arguments alone."""
+    return lambda run: Command(run, arguments, defaults or {}, has_bar)
+
+
+def command(
+    *arguments: Argument | Group, storage: str = "-s --storage", **more: Any
+) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
+    """Make a sub-command of a function: one of a storage, which prints JSON if that is wanted.
+
+    Args:
+        arguments: The arguments of this command.
+        storage: The names of the option for the storage.
+        more: As for `plain_command`.
+    """
+    where = declared(
+        f"""
+        {storage} STORAGE  the storage: a folder of caches, s3://bucket/prefix or gs://bucket/prefix
+            (default: the current folder, if it has caches)
+        --json  print one JSON document
+        """
     )
+    return plain_command(*arguments, *where, BUCKETS, **more)
+
+
+def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # what has an id and a version
+    """Return where a version is and what it is called, for JSON; the arguments of a command name one, too."""
+    return {"storage": storage.location, "id": version.id, "version": version.version}
+
+
+ID: Final = declared("ID  the name of the dataset")
+# A version to build or delete.
+KEY: Final = (*ID, *declared("VERSION  the name of the version"))
+# A version to read: ID VERSION, or ID@TAG.
+TAGGED: Final = declared(
+    """
+    ID  the name of the dataset; or ID@TAG, or ID@VERSION
+    [VERSION]  the name of the version, or a tag
+    """
+)
+BUCKETS: Final = Group(
+    "buckets, and folders that several machines share",
+    declared(
+        """
+        --endpoint-url URL  the URL of the store, if it is not AWS or Google
+        --region REGION  the region of an S3 bucket
+        --profile NAME  the profile of the AWS configuration to use
+        --anonymous  read a public bucket without credentials
+        --shared  several machines build in this folder, as on NFS
+        --foreign URL...  adopted files of this storage may lie here, in a bucket with these options
+        --mirror FOLDER  where this machine keeps copies of what it reads from a bucket; none: keep no copies
+        --mirror-limit SIZE  the size that the mirror may have, e.g. 200GB
+        --mirror-fill {auto,always,never}  when a cache that is read by range is downloaded to the mirror, too
+            (default: auto)
+        --verify {block}  read whole blocks when reading by range, and compare them with their checksums
+        """,
+        foreign=typed(parse_url),
+        mirror_limit=typed(parse_size),
+    ),
+)
+TARGET_BUCKET: Final = Group(
+    "the bucket to copy to, if it needs other options than the bucket that is read",
+    declared(
+        """
+        --to-endpoint-url URL  the URL of its store
+        --to-region REGION  its region
+        --to-profile NAME  the profile of the AWS configuration to use
+        --to-anonymous  write to it without credentials
+        """
+    ),
+)
+MATERIALIZE: Final = declared(
+    "--materialize  of an adopted version, copy the records themselves, not only the index of foreign files"
+)
+WORKERS: Final = declared(
+    "--workers COUNT  processes that read the records (default: 0, only this one)",
+    workers=typed(number_of("workers", least=0), 0),
+)
+BATCH: Final = declared(
+    "--batch RECORDS  records in a batch (default: 256)", batch=typed(number_of("records"), 256)
+)

@@ -14,57 +14,49 @@ from numpy.typing import NDArray
 from yogadl._core.protocols import Prices
 from yogadl._dataref import RecordsRef
 from yogadl._order import Blocks
-from yogadl.cli._arguments import add_batch, add_json, add_storage, add_tagged, fetch, number_of, open_version
-from yogadl.cli._output import Bar, counted, say, say_json, say_table, size, table
+from yogadl.cli._arguments import (
+    BATCH,
+    TAGGED,
+    Answer,
+    command,
+    declared,
+    fetch,
+    key_of,
+    number_of,
+    open_version,
+    typed,
+)
+from yogadl.cli._output import Bar, counted, size, table
 from yogadl.storage._storage import CacheStorage
 
 _PLANNED_BLOCK_BYTES: Final = 2**20
 _WINDOW: Final = 16
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser)
-    add_storage(parser)
-    parser.add_argument(
-        "--shuffle",
-        choices=("global", "blocks", "no"),
-        default="global",
-        help="the order: a global shuffle (the default), a shuffle of blocks of about 1 MB, or none",
-    )
-    parser.add_argument(
-        "--shards", metavar="N", type=number_of("shards"), default=1, help="how many processes share an epoch"
-    )
-    add_batch(parser)
-    parser.add_argument(
-        "--epochs",
-        metavar="N",
-        type=number_of("epochs"),
-        default=1,
-        help="how many epochs are read (default: 1)",
-    )
-    parser.add_argument("--fields", metavar="A,B", help="only these fields are read (default: all)")
-    parser.add_argument(
-        "--records-per-s",
-        metavar="N",
-        type=number_of("records a second", float, 0.001),
-        help="how fast each process reads: adds how many requests it makes a second",
-    )
-    parser.add_argument(
-        "--price",
-        metavar="DOLLARS",
-        type=number_of("dollars", float, 0),
-        help="the price of 1,000 requests (default: that of S3 or Google Cloud Storage)",
-    )
-    parser.add_argument(
-        "--price-per-gb",
-        metavar="DOLLARS",
-        type=number_of("dollars", float, 0),
-        help="the price of a GB that leaves the store (default: 0, as in the store's own region)",
-    )
-    add_json(parser)
-
-
-def run_plan(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *BATCH,
+    *declared(
+        """
+        --shuffle {global,blocks,no}  the order: a global shuffle (the default), a shuffle of blocks of about
+            1 MB, or none
+        --shards N  how many processes share an epoch
+        --epochs N  how many epochs are read (default: 1)
+        --fields A,B  only these fields are read (default: all)
+        --records-per-s N  how fast each process reads: adds how many requests it makes a second
+        --price DOLLARS  the price of 1,000 requests (default: that of S3 or Google Cloud Storage)
+        --price-per-gb DOLLARS  the price of a GB that leaves the store (default: 0, as in the store's own
+            region)
+        """,
+        shuffle={"default": "global"},
+        shards=typed(number_of("shards"), 1),
+        epochs=typed(number_of("epochs"), 1),
+        records_per_s=typed(number_of("records a second", float, 0.001)),
+        price=typed(number_of("dollars", float, 0)),
+        price_per_gb=typed(number_of("dollars", float, 0)),
+    ),
+)
+def plan(arguments: argparse.Namespace) -> Answer:
     """Estimate what reading a version takes and costs, in advance.
 
     For a cache in a bucket the command compares two ways to read it: each record by range, or a download of
@@ -86,18 +78,12 @@ def run_plan(arguments: argparse.Namespace) -> int:
     prices = None
     if (arguments.price, arguments.price_per_gb) != (None, None):
         prices = Prices(arguments.price or 0.0, arguments.price_per_gb or 0.0)
-    plan = stream.batch(arguments.batch).plan(
+    found = stream.batch(arguments.batch).plan(
         epochs=arguments.epochs, records_per_s=arguments.records_per_s, prices=prices
     )
-    if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, version=arguments.version, **asdict(plan))
-        return 0
     share = f", of which a process reads one in {arguments.shards}" if arguments.shards > 1 else ""
-    say(f"{arguments.id} {arguments.version}: {len(ref):,} records{share}.")
-    say()
-    for line in str(plan).splitlines():
-        say(line)
-    return 0
+    title = f"{arguments.id} {arguments.version}: {len(ref):,} records{share}."
+    return Answer(key_of(storage, arguments) | asdict(found), [title, "", *str(found).splitlines()])
 
 
 def _to_plan(storage: CacheStorage) -> CacheStorage:
@@ -158,32 +144,23 @@ class _LoadedRecords:
                 yield [_gathered(column, chosen) for column in self.columns]
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser)
-    add_storage(parser)
-    add_batch(parser)
-    parser.add_argument(
-        "--seconds",
-        type=number_of("seconds", float, 0.01),
-        default=_SECONDS,
-        help=f"how long each way is measured (default: {_SECONDS:g})",
-    )
-    for name, what in (("threads", "threads"), ("workers", "worker processes")):
-        parser.add_argument(
-            f"--{name}",
-            metavar="K",
-            type=number_of(name),
-            help=f"also measure shuffled reading by this many {what}, each {_AHEAD} batches ahead",
-        )
-    parser.add_argument(
-        "--allow-pickle",
-        action="store_true",
-        help="read pickled fields, which can run any code of their author",
-    )
-    add_json(parser)
-
-
-def run_bench(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *BATCH,
+    *declared(
+        f"""
+        --seconds SECONDS  how long each way is measured (default: {_SECONDS:g})
+        --threads K  also measure shuffled reading by this many threads, each {_AHEAD} batches ahead
+        --workers K  also measure shuffled reading by this many worker processes, each {_AHEAD} batches ahead
+        --allow-pickle  read pickled fields, which can run any code of their author
+        """,
+        seconds=typed(number_of("seconds", float, 0.01), _SECONDS),
+        threads=typed(number_of("threads")),
+        workers=typed(number_of("workers")),
+    ),
+    has_bar=True,
+)
+def bench(arguments: argparse.Namespace) -> Answer:
     """Compare the speed of reading a version with numpy arrays in RAM.
 
     Three ways are measured, each for --seconds: batches of the cache, shuffled; batches of the cache, in
@@ -209,28 +186,29 @@ def run_bench(arguments: argparse.Namespace) -> int:
         in_ram = _measure(sample.batches(batch), sample.records, batch, seconds, bar)
     from_cache = list(results.values())
     results["ram"] = in_ram
-    if arguments.json:
-        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        dataset = {"records": len(ref), "record_bytes": sample.record_bytes, "batch": batch}
-        results_to_json = {
-            name: _to_json(measured, in_ram, sample.record_bytes) for name, measured in results.items()
-        }
-        say_json(**key, **dataset, sample_records=sample.records, **results_to_json)
-        return 0
+    document = {
+        "records": len(ref),
+        "record_bytes": sample.record_bytes,
+        "batch": batch,
+        "sample_records": sample.records,
+        **{name: _to_json(measured, in_ram, sample.record_bytes) for name, measured in results.items()},
+    }
     record = f"{size(sample.record_bytes)} each in memory"
-    say(f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {record}; batches of {batch}.")
-    say()
     titles = {
         name: title.format(getattr(arguments, name.rpartition("_")[2], "")) for name, title in _TITLES.items()
     }
     rows = [_row(titles[name], measured, in_ram, sample.record_bytes) for name, measured in results.items()]
     rows[-1][-1] = ""
-    say_table(table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)))
-    say()
     held = size(sample.record_bytes * sample.records)
-    say(f"For comparison, in RAM: {counted(sample.records, 'record')}, {held}.")
-    say(_verdict(from_cache, sample.record_bytes))
-    return 0
+    lines: list[str | list[str]] = [
+        f"{arguments.id} {arguments.version}: {counted(len(ref), 'record')}, {record}; batches of {batch}.",
+        "",
+        table(("", "records/s", "GB/s", "of RAM", "from disk"), rows, right=(1, 2, 3, 4)),
+        "",
+        f"For comparison, in RAM: {counted(sample.records, 'record')}, {held}.",
+        _verdict(from_cache, sample.record_bytes),
+    ]
+    return Answer(key_of(storage, arguments) | document, lines)
 
 
 def _batches_to_measure(

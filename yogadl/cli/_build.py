@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from yogadl._core.forms import Forms, forms_of
 from yogadl._core.key import AUTO, DatasetKey, new_key
@@ -18,252 +18,30 @@ from yogadl._format.manifest import ADOPTED, Manifest, checked_metadata
 from yogadl._provenance.builder import Call, Describer
 from yogadl._sources.sources import Source, open_source
 from yogadl.cli._arguments import (
-    add_json,
-    add_key,
-    add_materialize,
-    add_storage,
-    number_of,
+    KEY,
+    MATERIALIZE,
+    WORKERS,
+    Answer,
+    Group,
+    command,
+    declared,
     open_existing,
     open_or_make,
     parse_size,
+    typed,
 )
-from yogadl.cli._list import adopted_of, fingerprint_line, info_to_json
-from yogadl.cli._output import ago, contents, counted, duration, note, say, say_json, size
+from yogadl.cli._list import Adopted, adopted_of, fingerprint_line, info_to_json
+from yogadl.cli._output import ago, contents, counted, duration, note, size
 from yogadl.cli._target import Target, check_arguments, errors_in_one_line, load, parse_argument, parse_fill
 from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.executors import counts_of
-from yogadl.storage._builds.growth import append, warn_if_other_base
+from yogadl.storage._builds.growth import append as grow
+from yogadl.storage._builds.growth import warn_if_other_base
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._hits.cacheable import warn_if_stale
-
-
-def add_build_arguments(parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    add_options(parser)
-    add_task_arguments(parser)
-
-
-def run_build(arguments: argparse.Namespace) -> int:
-    """Build a version from a function in a Python file.
-
-    The function yields the records or returns them as an iterable, as arrays, or as an object with __len__
-    and __getitem__. If the version exists already, nothing is built. A warning appears if other code or
-    arguments built it. --replace builds it again; programs that read the old version keep reading it.
-
-    If VERSION is auto, the version's name is made from the code and the arguments: a change of either
-    builds a new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000,
-    split=train, sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
-
-    Many tasks, such as those of a job array, can build one version together. Each task runs with --task
-    K/N. Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit
-    publishes the version. For this the function returns a source with random access, or a partitioned
-    source (yogadl.partitioned).
-
-    A folder of pictures, in one folder for each class, needs no function: its path or URL is given instead,
-    and --arg gives the options of yogadl.image_folder.
-
-    Example:
-      yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
-      yogadl build photos photos 1 --workers 8 --on-error skip -s /data/caches
-      yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
-    """
-    is_task = check_options(arguments)
-    return build_from_function(arguments, open_or_make(arguments), run_task if is_task else _build)
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name the function and the version."""
-    parser.add_argument(
-        "target",
-        metavar="FILE.py:FUNCTION",
-        type=Target.parse,
-        help="the file, and the function in it that returns the records; or a folder or URL of pictures",
-    )
-    add_key(parser)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `build` and `append` share."""
-    add_storage(parser)
-    parser.add_argument(
-        "--arg",
-        metavar="NAME=VALUE",
-        type=parse_argument,
-        action="append",
-        default=[],
-        help="call the function with this argument; may be repeated",
-    )
-    add_metadata(parser)
-    parser.add_argument(
-        "--replace", action="store_true", help="build again and replace the version if it exists"
-    )
-    add_workers(parser)
-    parser.add_argument(
-        "--part-bytes", metavar="SIZE", type=parse_size, help="the largest size of a file, e.g. 256MB or 1GiB"
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="skip: leave out records that can't be read, and list them in the version's metadata",
-    )
-    add_codec(parser)
-    parser.add_argument(
-        "--missing",
-        metavar="FIELD=VALUE",
-        dest="fill",
-        type=parse_fill,
-        action="append",
-        help="what comes in the place of None, or of a key that a record lacks: label=-1, x=nan, text=empty; "
-        "may be repeated",
-    )
-    parser.add_argument(
-        "--json-value",
-        metavar="FIELD",
-        action="append",
-        default=[],
-        help="this field is any tree of dicts, lists, text and numbers, stored as JSON; may be repeated",
-    )
-    parser.add_argument(
-        "--allow-pickle", action="store_true", help="pickle objects that have no other stored form"
-    )
-    parser.add_argument(
-        "--no-space-check",
-        action="store_true",
-        help="build even if the disk is too small for the records as they are (it may compress them)",
-    )
-    parser.add_argument(
-        "--traceback", action="store_true", help="show the whole traceback of an error in the function"
-    )
-    add_json(parser)
-
-
-def build_from_function(
-    arguments: argparse.Namespace,
-    storage: CacheStorage,
-    build: Callable[..., "bool | WrittenPartitions"],
-) -> int:
-    """Build a version from the function that the arguments name, and return the exit code.
-
-    Args:
-        arguments: The command's arguments.
-        storage: The storage that gets the version.
-        build: Called with storage, key, function, its arguments, a description of that call and `arguments`;
-            returns whether this call built the version, or what a task has written.
-    """
-    # Both refuse a wrong combination before anything is loaded.
-    codec_of(arguments)
-    _forms_of(arguments)
-    target: Target = arguments.target
-    values = dict(arguments.arg) | ({"location": target.folder} if target.folder else {})
-    started = time.perf_counter()
-    with (
-        contextlib.redirect_stdout(sys.stderr),
-        show_log_messages(),
-        errors_in_one_line(target.path.absolute(), arguments.traceback),
-    ):
-        function = load(target)
-        check_arguments(target, function, values)
-        is_auto = arguments.version == AUTO
-        if is_auto and target.folder:
-            raise ConfigurationError("auto is made of code and arguments, not of files: name the version")
-        call = Describer(function, thorough=is_auto).call((), values)
-        key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
-        result = build(storage, key, function, values, call, arguments)
-    say_result(storage, key, result, time.perf_counter() - started, arguments)
-    return 0
-
-
-def say_result(
-    storage: CacheStorage,
-    key: DatasetKey,
-    result: "bool | WrittenPartitions",
-    elapsed_s: float,
-    arguments: argparse.Namespace,
-) -> None:
-    """Print what a build has done, for people or as JSON."""
-    if isinstance(result, WrittenPartitions):
-        result.say(arguments.json)
-        return
-    info = storage.info(key.id, key.version)
-    adopted = adopted_of(storage, info)
-    if arguments.json:
-        document = {"storage": storage.location, "was_built": result, "elapsed_s": elapsed_s}
-        say_json(**document, **info_to_json(info), adopted=adopted and asdict(adopted))
-        return
-    _say_whether_built(
-        info, result, elapsed_s, getattr(arguments, "run_name", None) if arguments.replace else None
-    )
-    if adopted is not None:
-        say(f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through.")
-    elif result and ADOPTED in info.builder:
-        say("All its values are small, so they were copied: it needs no other file.")
-    say(fingerprint_line(info, adopted))
-
-
-def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the build options of the command line, by the names of the library's arguments."""
-    return {
-        "workers": arguments.workers,
-        "part_bytes": arguments.part_bytes,
-        "allow_pickle": arguments.allow_pickle,
-        "check_space": not arguments.no_space_check,
-        "metadata": arguments.metadata and dict(arguments.metadata),
-        "on_error": arguments.on_error,
-        "json": arguments.json_value,
-        "missing": fills_of(arguments, arguments.fill),
-        **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
-    }
-
-
-def fills_of(arguments: argparse.Namespace, given: Sequence[tuple[str, Any]] | None) -> dict[str, Any] | None:
-    """Return what comes in the place of missing values, by the names of fields."""
-    if given is not None and len(dict(given)) != len(given):
-        arguments.refuse("--missing names a field twice")
-    return None if given is None else dict(given)
-
-
-def _forms_of(arguments: argparse.Namespace) -> Forms:
-    """Return what the command says of the values of records."""
-    fills = fills_of(arguments, arguments.fill)
-    return forms_of(arguments.json_value, fills, allow_pickle=arguments.allow_pickle)
-
-
-def add_metadata(parser: argparse.ArgumentParser) -> None:
-    """Add the option for facts that are kept with the version."""
-    parser.add_argument(
-        "--metadata",
-        metavar="NAME=VALUE",
-        type=parse_argument,
-        action="append",
-        help="keep this value, JSON or text, with the version; may be repeated",
-    )
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the number of processes."""
-    parser.add_argument(
-        "--workers",
-        metavar="COUNT",
-        type=number_of("workers", least=0),
-        default=0,
-        help="processes that read the records (default: 0, only this one)",
-    )
-
-
-def add_codec(parser: argparse.ArgumentParser) -> None:
-    """Add the option for compression."""
-    parser.add_argument(
-        "--codec",
-        metavar="[FIELD=]CODEC",
-        type=parse_codec,
-        action="append",
-        help="compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the version before; "
-        "may be repeated for fields",
-    )
 
 
 def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
@@ -279,197 +57,6 @@ def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
     elif codec not in ("zstd", "auto", "none") and text != SAME:
         raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
     return name if is_named else None, found
-
-
-def codec_of(arguments: argparse.Namespace) -> Codec:
-    """Return the codec of the command line; without `--codec`, none."""
-    given = arguments.codec or []
-    alone = [codec for name, codec in given if name is None]
-    if alone and len(given) > 1:
-        arguments.refuse("--codec is given once for all fields, or with FIELD= for each")
-    return alone[0] if alone else dict(given) or None
-
-
-def _build(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> bool:
-    """Return whether this call built the version; False if the version exists already."""
-    is_new: bool = arguments.replace
-    with showing_progress(None, f"building {key}") as show:
-
-        def progress(records: int, total: int | None, size_bytes: int) -> None:
-            nonlocal is_new
-            is_new = True
-            if show is not None:
-                show(records, total, size_bytes)
-
-        if isinstance(show, ProgressDisplay):
-            progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
-        options = options_of(arguments) | {"progress": progress}
-        if arguments.replace:
-            build_version(storage._backend, key, lambda: function(**values), BuildOptions(**options), call)
-        else:
-            storage.cacheable(arguments.id, arguments.version, **options)(function)(**values)
-    return is_new
-
-
-def _say_whether_built(info: DatasetInfo, was_built: bool, elapsed_s: float, run_name: str | None) -> None:
-    if was_built:
-        say(f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}.")
-    else:
-        say(f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}.")
-        if run_name is None:
-            note("nothing was built; --replace builds it again")
-        else:
-            note(f"it is what the run {run_name} has built; --replace with another --run builds it again")
-
-
-@contextlib.contextmanager
-def show_log_messages() -> Iterator[None]:
-    """Show the library's log messages, such as where a build continues and how large it will be."""
-    logger = logging.getLogger("yogadl")
-    handler, level = _Handler(), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-
-
-class _Handler(logging.Handler):
-    """Print log messages on stderr without their prefix "yogadl: ", which `note` prints itself."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one message, without breaking the progress bar."""
-        from tqdm import tqdm
-
-        with tqdm.external_write_mode(file=sys.stderr):
-            note(record.getMessage().removeprefix("yogadl: "))
-
-
-def add_append_arguments(parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    parser.add_argument("base", metavar="BASE", help="the version whose records come first, or a tag of it")
-    add_options(parser)
-
-
-def run_append(arguments: argparse.Namespace) -> int:
-    """Build a version from an earlier version and new records.
-
-    The new version has all records of BASE, followed by those that the function returns. Only the new
-    records are read and written: the files of BASE become files of the new version, too. If the version
-    exists already, nothing is built. A warning appears if other code or arguments built the version, or if
-    the version does not continue BASE. --replace builds it again. All options are as for `yogadl build`.
-
-    Example:
-      yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
-    """
-    # Refuses `auto`: a name made from code and arguments would not depend on the base.
-    new_key(arguments.id, arguments.version)
-    return build_from_function(arguments, open_existing(arguments), _append)
-
-
-def _append(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> bool:
-    """Return whether this call built the version; False if the version exists already."""
-    base = DatasetKey(key.id, arguments.base)
-    options = BuildOptions(**{"codec": SAME, **options_of(arguments)})
-    published = storage._backend.catalogue.find(key)
-    if published is not None and key != base and not arguments.replace:
-        warn_if_stale(published.manifest, call.builder.to_json(), set())
-        warn_if_other_base(storage._backend.catalogue, published.manifest, base)
-        return False
-    append(storage._backend, key, lambda: function(**values), base, options, call)
-    return True
-
-
-def add_recompress_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    parser.add_argument("new", metavar="NEW", help="the version to build")
-    add_codec(parser)
-    add_materialize(parser)
-    add_replace_new(parser)
-    add_workers(parser)
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_recompress(arguments: argparse.Namespace) -> int:
-    """Build a version with the records of another, compressed or not.
-
-    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
-    version that exists is replaced only with --replace. Values in foreign files stay there, and can't be
-    compressed, unless --materialize copies them.
-
-    Example:
-      yogadl recompress squares 1 2 --codec zstd -s /data/caches
-    """
-    if arguments.codec is None:
-        arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
-    storage, codec = open_existing(arguments), codec_of(arguments)
-    before = storage.info(arguments.id, arguments.version)
-    refuse_to_replace(storage, before, arguments)
-    storage.recompress(
-        arguments.id,
-        arguments.version,
-        arguments.new,
-        codec=codec,
-        workers=arguments.workers,
-        materialize=arguments.materialize,
-    )
-    info = storage.info(arguments.id, arguments.new)
-    if arguments.json:
-        say_json(storage=storage.location, **info_to_json(info))
-    else:
-        say(f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}.")
-    return 0
-
-
-def add_replace_new(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--replace", action="store_true", help="replace NEW if it is another version")
-
-
-def refuse_to_replace(storage: CacheStorage, before: DatasetInfo, arguments: argparse.Namespace) -> None:
-    """Refuse to build NEW if it is another version than VERSION and exists, unless --replace is given."""
-    key = DatasetKey(arguments.id, arguments.new)
-    is_other = key.version != before.version
-    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
-        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
-
-
-@dataclass(frozen=True)
-class WrittenPartitions:
-    """The partitions that a task has written, or has found written already."""
-
-    id: str
-    version: str
-    run: str
-    task: int
-    tasks: int
-    partitions: int
-    written: int
-    records: int
-
-    def say(self, as_json: bool) -> None:
-        """Print the numbers, for people or as JSON."""
-        if as_json:
-            say_json(**asdict(self))
-            return
-        what = f"{self.written} of {counted(self.partitions, 'partition')}, {counted(self.records, 'record')}"
-        say(f"Task {self.task} of {self.tasks} has written {what}, of {self.id} {self.version}.")
 
 
 @dataclass(frozen=True)
@@ -499,25 +86,388 @@ class Task:
         return f"{self.number}/{self.count}"
 
 
-def add_task_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `build` for builds by many tasks."""
-    group = parser.add_argument_group("builds by many tasks, such as those of a job array")
-    which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--task",
-        metavar="K/N",
-        type=Task.parse,
-        help="write only the share of task K of N; the first task is 1",
+TARGET: Final = declared(
+    """
+    target=FILE.py:FUNCTION  the file, and the function in it that returns the records; or a folder or URL
+        of pictures
+    """,
+    target=typed(Target.parse),
+)
+METADATA: Final = declared(
+    "--metadata NAME=VALUE...  keep this value, JSON or text, with the version",
+    metadata=typed(parse_argument),
+)
+CODEC: Final = declared(
+    """
+    --codec [FIELD=]CODEC...  compress values: zstd, zstd:LEVEL, auto (where it pays), none, or same as the
+        version before; of all fields, or of one
+    """,
+    codec=typed(parse_codec),
+)
+REPLACE_NEW: Final = declared("--replace  replace NEW if it is another version")
+# The options that `build` and `append` share.
+OPTIONS: Final = (
+    *METADATA,
+    *WORKERS,
+    *CODEC,
+    *declared(
+        """
+        --arg NAME=VALUE...  call the function with this argument
+        --replace  build again and replace the version if it exists
+        --part-bytes SIZE  the largest size of a file, e.g. 256MB or 1GiB
+        --on-error {raise,skip}  skip: leave out records that can't be read, and list them in the version's
+            metadata
+        --missing FIELD=VALUE...  what comes in the place of None, or of a key that a record lacks: label=-1,
+            x=nan, text=empty
+        --json-value FIELD...  this field is any tree of dicts, lists, text and numbers, stored as JSON
+        --allow-pickle  pickle objects that have no other stored form
+        --no-space-check  build even if the disk is too small for the records as they are (it may compress
+            them)
+        --traceback  show the whole traceback of an error in the function
+        """,
+        arg=typed(parse_argument, []),
+        part_bytes=typed(parse_size),
+        on_error={"default": "raise"},
+        missing=typed(parse_fill) | {"dest": "fill"},
+        json_value={"default": []},
+    ),
+)
+TASKS: Final = Group(
+    "builds by many tasks, such as those of a job array",
+    (
+        Group(
+            "",
+            declared(
+                """
+                --task K/N  write only the share of task K of N; the first task is 1
+                --commit  publish the version, after all tasks have written their shares
+                """,
+                task=typed(Task.parse),
+            ),
+        ),
+        *declared(
+            """
+            --run NAME  a name that all tasks of a build share, e.g. the job's id; needed for --replace
+            """,
+            run={"dest": "run_name"},
+        ),
+    ),
+)
+
+
+@command(*TARGET, *KEY, *OPTIONS, TASKS, has_bar=True)
+def build(arguments: argparse.Namespace) -> Answer:
+    """Build a version from a function in a Python file.
+
+    The function yields the records or returns them as an iterable, as arrays, or as an object with __len__
+    and __getitem__. If the version exists already, nothing is built. A warning appears if other code or
+    arguments built it. --replace builds it again; programs that read the old version keep reading it.
+
+    If VERSION is auto, the version's name is made from the code and the arguments: a change of either
+    builds a new version. The value of --arg is read as JSON, and as a string if it is no JSON: count=1000,
+    split=train, sizes='[32, 64]', year='"2024"'. The function's own output goes to stderr.
+
+    Many tasks, such as those of a job array, can build one version together. Each task runs with --task
+    K/N. Tasks run in any order, and a task can be repeated. When all tasks are done, one call with --commit
+    publishes the version. For this the function returns a source with random access, or a partitioned
+    source (yogadl.partitioned).
+
+    A folder of pictures, in one folder for each class, needs no function: its path or URL is given instead,
+    and --arg gives the options of yogadl.image_folder.
+
+    Example:
+      yogadl build data.py:squares squares 1 --arg count=1000 -s /data/caches
+      yogadl build photos photos 1 --workers 8 --on-error skip -s /data/caches
+      yogadl build data.py:squares squares 1 --task 3/100 -s /data/caches
+    """
+    is_task = check_options(arguments)
+    return build_from_function(arguments, open_or_make(arguments), run_task if is_task else _build)
+
+
+@dataclass(frozen=True)
+class WrittenPartitions:
+    """The partitions that a task has written, or has found written already."""
+
+    id: str
+    version: str
+    run: str
+    task: int
+    tasks: int
+    partitions: int
+    written: int
+    records: int
+
+    def __str__(self) -> str:
+        what = f"{self.written} of {counted(self.partitions, 'partition')}, {counted(self.records, 'record')}"
+        return f"Task {self.task} of {self.tasks} has written {what}, of {self.id} {self.version}."
+
+
+@dataclass(frozen=True)
+class Work:
+    """A version that is to be built from a function.
+
+    Args:
+        storage: The storage that gets it.
+        key: Its dataset and version.
+        function: The function.
+        values: Its arguments.
+        call: The description of this call, which is kept with the version.
+        arguments: The command's arguments.
+    """
+
+    storage: CacheStorage
+    key: DatasetKey
+    function: Callable[..., Any]
+    values: dict[str, Any]
+    call: Call
+    arguments: argparse.Namespace
+
+    def source(self) -> Any:
+        """Call the function."""
+        return self.function(**self.values)
+
+
+def build_from_function(
+    arguments: argparse.Namespace,
+    storage: CacheStorage,
+    build: Callable[[Work], bool | WrittenPartitions],
+) -> Answer:
+    """Build a version from the function that the arguments name.
+
+    Args:
+        arguments: The command's arguments.
+        storage: The storage that gets the version.
+        build: Returns whether this call built the version, or what a task has written.
+    """
+    # Both refuse a wrong combination before anything is loaded.
+    codec_of(arguments)
+    _forms_of(arguments)
+    target: Target = arguments.target
+    values = dict(arguments.arg) | ({"location": target.folder} if target.folder else {})
+    started = time.perf_counter()
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        show_log_messages(),
+        errors_in_one_line(target.path.absolute(), arguments.traceback),
+    ):
+        function = load(target)
+        check_arguments(target, function, values)
+        is_auto = arguments.version == AUTO
+        if is_auto and target.folder:
+            raise ConfigurationError("auto is made of code and arguments, not of files: name the version")
+        call = Describer(function, thorough=is_auto).call((), values)
+        key = DatasetKey(arguments.id, call.builder.version if is_auto else arguments.version)
+        result = build(Work(storage, key, function, values, call, arguments))
+    return answer_of(storage, key, result, time.perf_counter() - started, arguments)
+
+
+def answer_of(
+    storage: CacheStorage,
+    key: DatasetKey,
+    result: bool | WrittenPartitions,
+    elapsed_s: float,
+    arguments: argparse.Namespace,
+) -> Answer:
+    """Return what is printed about a build: `result` is whether it built, or what a task has written."""
+    if isinstance(result, WrittenPartitions):
+        return Answer(asdict(result), [str(result)])
+    info = storage.info(key.id, key.version)
+    adopted = adopted_of(storage, info)
+    document = info_to_json(storage, info, {"was_built": result, "elapsed_s": elapsed_s})
+    document |= {"adopted": adopted and asdict(adopted)}
+    return Answer(document, _result_lines(info, adopted, result, elapsed_s, arguments))
+
+
+def _result_lines(
+    info: DatasetInfo,
+    adopted: Adopted | None,
+    was_built: bool,
+    elapsed_s: float,
+    arguments: argparse.Namespace,
+) -> Iterator[str]:
+    if was_built:
+        yield f"Built {info.id} {info.version} in {duration(elapsed_s)}: {contents(info)}."
+    else:
+        yield f"{info.id} {info.version} is there already, built {ago(info.created)}: {contents(info)}."
+        if arguments.replace and arguments.run_name is not None:
+            run = f"it is what the run {arguments.run_name} has built"
+            note(f"{run}; --replace with another --run builds it again")
+        else:
+            note("nothing was built; --replace builds it again")
+    if adopted is not None:
+        yield f"Its values stay in {adopted}, which were {'' if adopted.is_read else 'not '}read through."
+    elif was_built and ADOPTED in info.builder:
+        yield "All its values are small, so they were copied: it needs no other file."
+    yield fingerprint_line(info, adopted)
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the build options of the command line, by the names of the library's arguments."""
+    return {
+        "workers": arguments.workers,
+        "part_bytes": arguments.part_bytes,
+        "allow_pickle": arguments.allow_pickle,
+        "check_space": not arguments.no_space_check,
+        "metadata": arguments.metadata and dict(arguments.metadata),
+        "on_error": arguments.on_error,
+        "json": arguments.json_value,
+        "missing": named_once(arguments, arguments.fill),
+        **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
+    }
+
+
+def named_once(
+    arguments: argparse.Namespace,
+    given: Sequence[tuple[str, Any]] | None,
+    what: str = "--missing names a field",
+) -> dict[str, Any] | None:
+    """Return the values that an option gives to names, after refusing a name that it has twice."""
+    if given is not None and len(dict(given)) != len(given):
+        arguments.refuse(f"{what} twice")
+    return None if given is None else dict(given)
+
+
+def _forms_of(arguments: argparse.Namespace) -> Forms:
+    """Return what the command says of the values of records."""
+    fills = named_once(arguments, arguments.fill)
+    return forms_of(arguments.json_value, fills, allow_pickle=arguments.allow_pickle)
+
+
+def codec_of(arguments: argparse.Namespace) -> Codec:
+    """Return the codec of the command line; without `--codec`, none."""
+    given = arguments.codec or []
+    alone = [codec for name, codec in given if name is None]
+    if alone and len(given) > 1:
+        arguments.refuse("--codec is given once for all fields, or with FIELD= for each")
+    return alone[0] if alone else dict(given) or None
+
+
+def _build(work: Work) -> bool:
+    """Return whether this call built the version; False if the version exists already."""
+    arguments, storage, is_new = work.arguments, work.storage, bool(work.arguments.replace)
+    with showing_progress(None, f"building {work.key}") as show:
+
+        def progress(records: int, total: int | None, size_bytes: int) -> None:
+            nonlocal is_new
+            is_new = True
+            if show is not None:
+                show(records, total, size_bytes)
+
+        if isinstance(show, ProgressDisplay):
+            progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
+        options = options_of(arguments) | {"progress": progress}
+        if arguments.replace:
+            build_version(storage._backend, work.key, work.source, BuildOptions(**options), work.call)
+        else:
+            storage.cacheable(arguments.id, arguments.version, **options)(work.function)(**work.values)
+    return is_new
+
+
+@contextlib.contextmanager
+def show_log_messages() -> Iterator[None]:
+    """Show the library's log messages, such as where a build continues and how large it will be."""
+    logger = logging.getLogger("yogadl")
+    handler, level = _Handler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _Handler(logging.Handler):
+    """Print log messages on stderr without their prefix "yogadl: ", which `note` prints itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message, without breaking the progress bar."""
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            note(record.getMessage().removeprefix("yogadl: "))
+
+
+@command(
+    *TARGET,
+    *KEY,
+    *declared("BASE  the version whose records come first, or a tag of it"),
+    *OPTIONS,
+    defaults={"run_name": None},
+    has_bar=True,
+)
+def append(arguments: argparse.Namespace) -> Answer:
+    """Build a version from an earlier version and new records.
+
+    The new version has all records of BASE, followed by those that the function returns. Only the new
+    records are read and written: the files of BASE become files of the new version, too. If the version
+    exists already, nothing is built. A warning appears if other code or arguments built the version, or if
+    the version does not continue BASE. --replace builds it again. All options are as for `yogadl build`.
+
+    Example:
+      yogadl append data.py:squares squares 2 1 --arg first=1000 -s /data/caches
+    """
+    # Refuses `auto`: a name made from code and arguments would not depend on the base.
+    new_key(arguments.id, arguments.version)
+    return build_from_function(arguments, open_existing(arguments), _append)
+
+
+def _append(work: Work) -> bool:
+    """Return whether this call built the version; False if the version exists already."""
+    backend, base = work.storage._backend, DatasetKey(work.key.id, work.arguments.base)
+    options = BuildOptions(**{"codec": SAME, **options_of(work.arguments)})
+    published = backend.catalogue.find(work.key)
+    if published is not None and work.key != base and not work.arguments.replace:
+        warn_if_stale(published.manifest, work.call.builder.to_json(), set())
+        warn_if_other_base(backend.catalogue, published.manifest, base)
+        return False
+    grow(backend, work.key, work.source, base, options, work.call)
+    return True
+
+
+@command(
+    *KEY,
+    *declared("NEW  the version to build"),
+    *CODEC,
+    *MATERIALIZE,
+    *REPLACE_NEW,
+    *WORKERS,
+    has_bar=True,
+)
+def recompress(arguments: argparse.Namespace) -> Answer:
+    """Build a version with the records of another, compressed or not.
+
+    The fingerprint is the same, so cursors stay valid. If NEW is VERSION, the version is replaced; another
+    version that exists is replaced only with --replace. Values in foreign files stay there, and can't be
+    compressed, unless --materialize copies them.
+
+    Example:
+      yogadl recompress squares 1 2 --codec zstd -s /data/caches
+    """
+    if arguments.codec is None:
+        arguments.refuse("say how: --codec zstd, auto or none, or FIELD=CODEC")
+    storage, codec = open_existing(arguments), codec_of(arguments)
+    before = storage.info(arguments.id, arguments.version)
+    refuse_to_replace(storage, before, arguments)
+    storage.recompress(
+        arguments.id,
+        arguments.version,
+        arguments.new,
+        codec=codec,
+        workers=arguments.workers,
+        materialize=arguments.materialize,
     )
-    which.add_argument(
-        "--commit", action="store_true", help="publish the version, after all tasks have written their shares"
-    )
-    group.add_argument(
-        "--run",
-        dest="run_name",
-        metavar="NAME",
-        help="a name that all tasks of a build share, e.g. the job's id; needed for --replace",
-    )
+    info = storage.info(arguments.id, arguments.new)
+    text = f"Built {info.id} {info.version}: {contents(info)}, from {size(before.size_bytes)}."
+    return Answer(info_to_json(storage, info), [text])
+
+
+def refuse_to_replace(storage: CacheStorage, before: DatasetInfo, arguments: argparse.Namespace) -> None:
+    """Refuse to build NEW if it is another version than VERSION and exists, unless --replace is given."""
+    key = DatasetKey(arguments.id, arguments.new)
+    is_other = key.version != before.version
+    if is_other and not arguments.replace and storage._backend.catalogue.find(key) is not None:
+        raise ConfigurationError(f"{key} exists: give NEW another name, or replace it with --replace")
 
 
 def check_options(arguments: argparse.Namespace) -> bool:
@@ -539,30 +489,19 @@ def check_options(arguments: argparse.Namespace) -> bool:
     return is_task
 
 
-def run_task(
-    storage: CacheStorage,
-    key: DatasetKey,
-    function: Callable[..., Any],
-    values: dict[str, Any],
-    call: Call,
-    arguments: argparse.Namespace,
-) -> "bool | WrittenPartitions":
+def run_task(work: Work) -> bool | WrittenPartitions:
     """Write the partitions of one task, or publish the version from the partitions of all tasks.
 
     Returns:
         Whether this call published the version; or the partitions that the task has written.
     """
-    return run_share(
-        storage,
-        key,
-        SharedWork(
-            lambda: open_source(function(**values), _forms_of(arguments)),
-            lambda built: warn_if_stale(built, call.builder.to_json(), set()),
-            call.sha256,
-            call.manifest,
-        ),
-        arguments,
+    shared = SharedWork(
+        lambda: open_source(work.source(), _forms_of(work.arguments)),
+        lambda built: warn_if_stale(built, work.call.builder.to_json(), set()),
+        work.call.sha256,
+        work.call.manifest,
     )
+    return run_share(work.storage, work.key, shared, work.arguments)
 
 
 @dataclass(frozen=True)
@@ -584,7 +523,7 @@ class SharedWork:
 
 def run_share(
     storage: CacheStorage, key: DatasetKey, work: SharedWork, arguments: argparse.Namespace
-) -> "bool | WrittenPartitions":
+) -> bool | WrittenPartitions:
     """Write or publish as `run_task` does, from any source."""
     new_key(key.id, key.version)
     if not arguments.replace:
@@ -614,7 +553,7 @@ def run_share(
     return _write(build._all, arguments)
 
 
-def _write(build: Partitions, arguments: argparse.Namespace) -> "WrittenPartitions":
+def _write(build: Partitions, arguments: argparse.Namespace) -> WrittenPartitions:
     """Write every N-th partition, so that a long stretch of slow partitions is spread over all tasks."""
     task: Task = arguments.task
     others = build.others()

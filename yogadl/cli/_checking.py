@@ -19,14 +19,15 @@ from typing import Any, Final
 from yogadl._core.arguments import in_words
 from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
-    add_json,
-    add_storage,
+    Answer,
     bucket_at,
+    command,
+    declared,
     open_existing,
     open_version,
     refuse_unused_options,
 )
-from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say, say_json
+from yogadl.cli._output import Bar, contents, counted, error_line, note, repair_result, say
 from yogadl.errors import (
     ConfigurationError,
     CredentialsError,
@@ -93,6 +94,18 @@ class Finding:
     mend: str = ""
 
 
+def _ok(what: str, text: str) -> Finding:
+    return Finding(what, Outcome.OK, text)
+
+
+def _noted(what: str, text: str, mend: str = "") -> Finding:
+    return Finding(what, Outcome.NOTE, text, mend)
+
+
+def _wrong(what: str, text: str, mend: str) -> Finding:
+    return Finding(what, Outcome.PROBLEM, text, mend)
+
+
 def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
     """Check that a bucket can be reached, listed and read, and whether writes work as they must.
 
@@ -110,19 +123,17 @@ def examine_bucket(bucket: Bucket, *, writes: bool = True) -> Iterator[Finding]:
         yield _problem("list", error, _allow(bucket, Verb.LIST))
         first = None
     except ConfigurationError as error:
-        yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
+        yield _wrong("access", str(error), "correct the URL or the options")
         return
     else:
         took = f"{bucket.url} took {time.perf_counter() - started:.2f} s for a first answer"
-        yield Finding("access", Outcome.OK, f"{took}: endpoint, region and credentials are right")
-        yield Finding("list", Outcome.OK, "it is empty" if first is None else f"it has {first.name}")
+        yield _ok("access", f"{took}: endpoint, region and credentials are right")
+        yield _ok("list", "it is empty" if first is None else f"it has {first.name}")
     yield _examine_read(bucket, first)
     if writes:
         yield from _examine_writing(bucket)
     else:
-        yield Finding(
-            "write", Outcome.NOTE, "not tried (read-only); neither were put-if-absent and the clock"
-        )
+        yield _noted("write", "not tried (read-only); neither were put-if-absent and the clock")
 
 
 def _examine_read(bucket: Bucket, first: Object | None) -> Finding:
@@ -136,7 +147,7 @@ def _examine_read(bucket: Bucket, first: Object | None) -> Finding:
             times.append(time.perf_counter() - started)
     except StorageError as error:
         return _problem("read", error, _allow(bucket, Verb.READ))
-    return Finding("read", Outcome.OK, f"a small read takes {1000 * statistics.median(times):.0f} ms")
+    return _ok("read", f"a small read takes {1000 * statistics.median(times):.0f} ms")
 
 
 def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
@@ -159,22 +170,18 @@ def _examine_writing(bucket: Bucket) -> Iterator[Finding]:
             bucket.delete(each)
     except StorageError as error:
         text = f"{name} can't be removed: {error!s}"
-        yield Finding(
-            "delete", Outcome.NOTE, text, f"for builders and `prune`, {_allow(bucket, Verb.DELETE)}"
-        )
+        yield _noted("delete", text, f"for builders and `prune`, {_allow(bucket, Verb.DELETE)}")
     else:
-        yield Finding("delete", Outcome.OK, "the object was deleted")
+        yield _ok("delete", "the object was deleted")
 
 
 def _examine_content(bucket: Bucket, name: str, content: bytes) -> Finding:
     try:
         if read(bucket, name) == content:
-            return Finding("write", Outcome.OK, "an object was written and read back")
+            return _ok("write", "an object was written and read back")
     except StorageError as error:
         return _problem("write", error, _allow(bucket, Verb.READ))
-    return Finding(
-        "write", Outcome.PROBLEM, f"{name} has other bytes than were written to it", "use another store"
-    )
+    return _wrong("write", f"{name} has other bytes than were written to it", "use another store")
 
 
 def _compare_clocks(modified: float, before: float, after: float) -> Finding:
@@ -182,7 +189,7 @@ def _compare_clocks(modified: float, before: float, after: float) -> Finding:
     skew_s = max(0.0, before - (modified + 1), modified - after)
     text = f"the clocks of this machine and of the store are {skew_s:.0f} s apart"
     if skew_s < _SKEW_NOTED_S:
-        return Finding("clock", Outcome.OK, text)
+        return _ok("clock", text)
     state = Outcome.NOTE if skew_s < _SKEW_WRONG_S else Outcome.PROBLEM
     return Finding("clock", state, text, "set this machine's clock by NTP: timedatectl set-ntp true")
 
@@ -197,17 +204,12 @@ def _examine_conditions(bucket: Bucket, name: str) -> Finding:
             contents = [secrets.token_hex(16).encode() for _ in range(_WRITERS)]
             won = sum(writers.map(lambda content: bucket.put_if_absent(name, content), contents))
     except ConfigurationError as error:
-        return Finding(subject, Outcome.PROBLEM, str(error), mend)
+        return _wrong(subject, str(error), mend)
     except StorageError as error:
         return _problem(subject, error, "allow to write on a condition: a policy may forbid it")
     if won != 1:
-        return Finding(
-            subject,
-            Outcome.PROBLEM,
-            f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one",
-            mend,
-        )
-    return Finding(subject, Outcome.OK, f"one of {_WRITERS} concurrent conditional writes succeeded")
+        return _wrong(subject, f"{won} of {_WRITERS} concurrent conditional writes succeeded, not one", mend)
+    return _ok(subject, f"one of {_WRITERS} concurrent conditional writes succeeded")
 
 
 def _allow(bucket: Bucket, verb: Verb) -> str:
@@ -228,7 +230,7 @@ def _problem(subject: str, error: StorageError, mend: str) -> Finding:
         mend = "give other credentials, by --profile or the environment; --anonymous for a public bucket"
     elif error.errno == errno.EACCES:
         mend = f"if the credentials are right, {mend}"
-    return Finding(subject, Outcome.PROBLEM, str(error), _REMEDIES.get(error.errno or 0, mend))
+    return _wrong(subject, str(error), _REMEDIES.get(error.errno or 0, mend))
 
 
 def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
@@ -241,10 +243,10 @@ def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
     try:
         location = mirror.location if writes else mirror.location_if_made()
     except (StorageError, ConfigurationError) as error:
-        yield Finding("mirror", Outcome.PROBLEM, str(error), "give a folder on a local disk with --mirror")
+        yield _wrong("mirror", str(error), "give a folder on a local disk with --mirror")
         return
     if location is None:
-        yield Finding("mirror", Outcome.NOTE, "its folder does not exist yet, and was not made (read-only)")
+        yield _noted("mirror", "its folder does not exist yet, and was not made (read-only)")
         return
     limit_bytes = location.limit_bytes()
     limit = "only the disk limits it" if limit_bytes is None else f"it may hold {in_words(limit_bytes)}"
@@ -263,25 +265,22 @@ def examine_folder(subject: str, folder: Path, description: str, *, writes: bool
     kind = file_system(folder)
     if is_network(kind):
         text = f"{description}. It is on a network file system ({kind}): reads are as fast as that"
-        yield Finding(subject, Outcome.NOTE, text, "a folder on a local disk is better")
+        yield _noted(subject, text, "a folder on a local disk is better")
     elif kind in MEMORY_FILE_SYSTEMS:
-        yield Finding(
+        yield _noted(
             subject,
-            Outcome.NOTE,
             f"{description}. It is in memory ({kind})",
             "a folder on a disk takes no memory",
         )
     else:
-        yield Finding(subject, Outcome.OK, f"{description}, on {kind or 'a file system of unknown kind'}")
+        yield _ok(subject, f"{description}, on {kind or 'a file system of unknown kind'}")
     status = os.statvfs(folder)
     free_bytes = status.f_bavail * status.f_frsize
     text = f"{in_words(free_bytes)} are free"
     if free_bytes < _LITTLE_ROOM_BYTES:
-        yield Finding(
-            f"{subject}: room", Outcome.PROBLEM, text, "make room, or choose a folder on a larger disk"
-        )
+        yield _wrong(f"{subject}: room", text, "make room, or choose a folder on a larger disk")
     else:
-        yield Finding(f"{subject}: room", Outcome.OK, text)
+        yield _ok(f"{subject}: room", text)
     if writes:
         yield _examine_locks(subject, folder)
 
@@ -297,17 +296,15 @@ def _examine_locks(subject: str, folder: Path) -> Finding:
     except StorageError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             mend = "to build, make it writable. To read, this is not needed: --read-only leaves it out"
-        return Finding(subject, Outcome.PROBLEM, str(error), mend)
+        return _wrong(subject, str(error), mend)
     finally:
         for descriptor in opened:
             os.close(descriptor)
         with contextlib.suppress(OSError):  # a read-only disk raises even if the file does not exist
             path.unlink()
     if not first or second:
-        return Finding(
-            subject, Outcome.PROBLEM, f"a file in {folder} could be locked twice at the same time", mend
-        )
-    return Finding(subject, Outcome.OK, "locks work")
+        return _wrong(subject, f"a file in {folder} could be locked twice at the same time", mend)
+    return _ok(subject, "locks work")
 
 
 def examine_process() -> Iterator[Finding]:
@@ -322,15 +319,15 @@ def examine_process() -> Iterator[Finding]:
         return  # not Linux
     if mappings < _FEW_MAPPINGS:
         mend = f"sysctl -w vm.max_map_count={_FEW_MAPPINGS}"
-        yield Finding("mappings", Outcome.NOTE, f"vm.max_map_count is {mappings}", mend)
+        yield _noted("mappings", f"vm.max_map_count is {mappings}", mend)
 
 
 def _limit(subject: str, kind: int, enough: int, state: Outcome, mend: str) -> Finding:
     most = resource.getrlimit(kind)[0]
     if most == resource.RLIM_INFINITY:
-        return Finding(subject, Outcome.OK, "no limit")
+        return _ok(subject, "no limit")
     if most >= enough:
-        return Finding(subject, Outcome.OK, f"the limit is {most:,}")
+        return _ok(subject, f"the limit is {most:,}")
     return Finding(subject, state, f"the limit is {most:,}", mend)
 
 
@@ -339,16 +336,16 @@ _COLORS: Final = {Outcome.PROBLEM: "red"}
 _PATIENCE: Final = RetryPolicy(silence_s=10.0, total_s=20.0)
 
 
-def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("where", metavar="STORAGE", nargs="?", help="the storage: the same as -s")
-    add_storage(parser)
-    parser.add_argument(
-        "--read-only", action="store_true", help="write nothing, neither to the storage nor on this machine"
-    )
-    add_json(parser)
-
-
-def run_doctor(arguments: argparse.Namespace) -> int:
+@command(
+    *declared(
+        """
+        where=[STORAGE]  the storage: the same as -s
+        --read-only  write nothing, neither to the storage nor on this machine
+        """
+    ),
+    has_bar=True,
+)
+def doctor(arguments: argparse.Namespace) -> Answer:
     """Check that a storage can be used; say how to solve each problem.
 
     In a bucket the command checks the credentials, the region and the endpoint, the permissions to list, read
@@ -371,13 +368,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _say(finding)
     problems = sum(finding.state is Outcome.PROBLEM for finding in findings)
-    if arguments.json:
-        checks = [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings]
-        shown = arguments.storage and masked(arguments.storage)
-        say_json(storage=shown, checks=checks, problems=problems)
-    else:
-        say("All is well." if not problems else f"Problems found: {problems}.")
-    return int(problems > 0)
+    document = {
+        "storage": arguments.storage and masked(arguments.storage),
+        "checks": [asdict(one) | {"state": one.state.value, "mend": one.mend or None} for one in findings],
+        "problems": problems,
+    }
+    text = f"Problems found: {problems}." if problems else "All is well."
+    return Answer(document, [text], int(problems > 0))
 
 
 def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
@@ -390,10 +387,10 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
             bucket = bucket_at(location, arguments, **patience)
             yield from examine_bucket(bucket, writes=writes)
         except MissingDependencyError as error:
-            yield Finding("access", Outcome.PROBLEM, str(error), str(error).rpartition(": ")[2])
+            yield _wrong("access", str(error), str(error).rpartition(": ")[2])
             return
         except ConfigurationError as error:
-            yield Finding("access", Outcome.PROBLEM, str(error), "correct the URL or the options")
+            yield _wrong("access", str(error), "correct the URL or the options")
             return
         mirror = Mirror(bucket, arguments.mirror, arguments.mirror_limit)
         yield from examine_mirror(mirror, writes=writes)
@@ -426,17 +423,17 @@ _NOT_COMPARED: Final = (
 )
 
 
-def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="?", help="the name of the dataset; or ID@TAG")
-    parser.add_argument("version", metavar="VERSION", nargs="?", help="the name of the version, or a tag")
-    add_storage(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="check all versions: of the dataset ID, or of all datasets"
-    )
-    add_json(parser)
-
-
-def run_verify(arguments: argparse.Namespace) -> int:
+@command(
+    *declared(
+        """
+        [ID]  the name of the dataset; or ID@TAG
+        [VERSION]  the name of the version, or a tag
+        --all  check all versions: of the dataset ID, or of all datasets
+        """
+    ),
+    has_bar=True,
+)
+def verify(arguments: argparse.Namespace) -> Answer:
     """Read every byte of a version and compare it with its checksums.
 
     If the version is in a bucket, the copies in this machine's mirror are compared, too. A damaged copy is
@@ -477,11 +474,9 @@ def run_verify(arguments: argparse.Namespace) -> int:
             elif not arguments.json:
                 _say_checked(result, result.verified)
     damaged = sum(result.verified is None for result in checked)
-    if arguments.json:
-        say_json(storage=storage.location, versions=[_to_json(result) for result in checked])
-    elif arguments.all:
-        say(f"{counted(len(checked), 'version')} checked, {damaged} damaged.")
-    return int(damaged > 0)
+    document = {"storage": storage.location, "versions": [_to_json(result) for result in checked]}
+    total = [f"{counted(len(checked), 'version')} checked, {damaged} damaged."] if arguments.all else []
+    return Answer(document, total, int(damaged > 0))
 
 
 def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]]:

@@ -1,18 +1,14 @@
 """Let shells complete commands and names."""
 
 import argparse
-from typing import Any, Final
+from typing import Any
 
+from yogadl.cli._arguments import Answer, declared, open_existing, plain_command
 from yogadl.errors import MissingDependencyError
 
-_SHELLS: Final = ("bash", "zsh", "fish")
 
-
-def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=_SHELLS, help="your shell")
-
-
-def run_completion(arguments: argparse.Namespace) -> int:
+@plain_command(*declared("shell={bash,zsh,fish}  your shell"))
+def completion(arguments: argparse.Namespace) -> Answer:
     """Print the code that lets your shell complete commands and names.
 
     Put the line for your shell, see below, into the shell's start-up file. Completion needs argcomplete:
@@ -24,7 +20,7 @@ def run_completion(arguments: argparse.Namespace) -> int:
       yogadl completion fish | source
     """
     print(_argcomplete().shellcode(["yogadl"], shell=arguments.shell))
-    return 0
+    return Answer()
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +42,6 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _names(prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return ids of datasets, or versions and tags; nothing for a bucket, which would answer too slowly."""
-    from yogadl.cli._arguments import open_existing
-
     location = getattr(parsed_args, "storage", None)
     if location is not None and "://" in location:
         return []

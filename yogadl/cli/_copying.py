@@ -7,32 +7,34 @@ import argparse
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from yogadl._core.key import DatasetKey
 from yogadl._core.printable import masked
 from yogadl.cli._arguments import (
-    add_json,
-    add_materialize,
-    add_storage,
-    add_tagged,
-    add_target_options,
+    MATERIALIZE,
+    TAGGED,
+    TARGET_BUCKET,
+    Answer,
+    command,
+    declared,
     fetch,
+    key_of,
     open_at,
     open_or_make,
     open_version,
     option_of,
+    typed,
 )
 from yogadl.cli._list import adopted_of, info_to_json
-from yogadl.cli._output import Bar, contents, counted, duration, repair_result, say, say_json, size, stored
+from yogadl.cli._output import Bar, contents, counted, duration, picked, repair_result, size, stored
 from yogadl.errors import ConfigurationError
-from yogadl.storage import export
 from yogadl.storage._catalogue.export import FORMATS, NPY
+from yogadl.storage._catalogue.export import export as write
 from yogadl.storage._copy import copy
 from yogadl.storage._remote.opener import MirrorOpener
 
 
-def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
+def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> Answer:
     """Copy the version that the arguments name to `location`; `names` are as for `open_version`."""
     refuse_unused_target_options(arguments, location)
     storage = open_version(arguments, *names, others=(location,))
@@ -48,14 +50,10 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> int:
                 bar.show(info.size_bytes - total + done)
 
             is_new = copy(storage, target, info.id, info.version, replaces=arguments.replace, progress=show)
-    if arguments.json:
-        found = {"was_copied": is_new, "size_bytes": info.size_bytes, "digest": info.digest}
-        say_json(storage=storage.location, to=target.location, id=info.id, version=info.version, **found)
-    elif is_new:
-        say(f"{info.id} {info.version} is in {target.location} now: {contents(info)}")
-    else:
-        say(f"{info.id} {info.version} is in {target.location} already.")
-    return 0
+    document = {"storage": storage.location, "to": target.location, **picked(info, "id", "version")}
+    document |= {"was_copied": is_new, **picked(info, "size_bytes", "digest")}
+    when = f"now: {contents(info)}" if is_new else "already."
+    return Answer(document, [f"{info.id} {info.version} is in {target.location} {when}"])
 
 
 def refuse_unused_target_options(arguments: argparse.Namespace, target: str | None) -> None:
@@ -86,23 +84,20 @@ def _for_target(source: str, target: str, arguments: argparse.Namespace) -> argp
     return argparse.Namespace(**(vars(arguments) | target_options | {"anonymous": anonymous}))
 
 
-def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser)
-    add_storage(parser, "--from")
-    parser.add_argument(
-        "--to", metavar="STORAGE", help="copy it to this storage: a folder, made if missing, or a bucket"
-    )
-    parser.add_argument(
-        "--replace",
-        action="store_true",
-        help="with --to: replace a version of that name that has other content",
-    )
-    add_materialize(parser)
-    add_target_options(parser)
-    add_json(parser)
-
-
-def run_pull(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *declared(
+        """
+        --to STORAGE  copy it to this storage: a folder, made if missing, or a bucket
+        --replace  with --to: replace a version of that name that has other content
+        """
+    ),
+    *MATERIALIZE,
+    TARGET_BUCKET,
+    storage="-s --storage --from",
+    has_bar=True,
+)
+def pull(arguments: argparse.Namespace) -> Answer:
     """Download a version from a bucket to this machine.
 
     Without --to the command fills this machine's mirror, from which `fetch` reads: a job that starts later
@@ -135,33 +130,30 @@ def run_pull(arguments: argparse.Namespace) -> int:
     with Bar("pulling", total_bytes) as bar:
         damaged = opener.fill(published, progress=lambda done, _: bar.show(done))
     folder = opener.mirror.location.root
-    if arguments.json:
-        found: dict[str, Any] = {
-            "size_bytes": manifest.size_bytes, "parts": manifest.parts, "mended": damaged,
-        }  # fmt: skip
-        found["adopted"] = adopted and asdict(adopted)
-        say_json(storage=storage.location, id=key.id, version=key.version, mirror=str(folder), **found)
-        return 0
+    document = key_of(storage, key) | {"mirror": str(folder), **picked(manifest, "size_bytes", "parts")}
+    document |= {"mended": damaged, "adopted": adopted and asdict(adopted)}
     values = f", and its values: {adopted}" if adopted else ""
-    say(f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{values}")
+    lines = [f"{key.id} {key.version} is in the mirror {folder}: {stored(manifest)}{values}"]
     if damaged:
-        say(f"Of what was there before, {repair_result(damaged)}.")
-    return 0
+        lines.append(f"Of what was there before, {repair_result(damaged)}.")
+    return Answer(document, lines)
 
 
-def add_push_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, target="where to copy it: a bucket's URL, or a folder")
-    add_storage(parser, "--from")
-    parser.add_argument("--to", metavar="TO", help="the same as TARGET")
-    parser.add_argument(
-        "--replace", action="store_true", help="replace a version of that name that has other content"
-    )
-    add_materialize(parser)
-    add_target_options(parser)
-    add_json(parser)
-
-
-def run_push(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *declared(
+        """
+        [TARGET]  where to copy it: a bucket's URL, or a folder
+        --to TO  the same as TARGET
+        --replace  replace a version of that name that has other content
+        """
+    ),
+    *MATERIALIZE,
+    TARGET_BUCKET,
+    storage="-s --storage --from",
+    has_bar=True,
+)
+def push(arguments: argparse.Namespace) -> Answer:
     """Copy a version to a bucket, or to any other storage.
 
     Every part is compared with its checksum before it is sent. The copy can be read only when it is
@@ -178,17 +170,19 @@ def run_push(arguments: argparse.Namespace) -> int:
     return copy_to(location, arguments, *(() if arguments.to is not None else ("target",)))
 
 
-def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, folder="the folder to write to: a new one, or an empty one")
-    add_storage(parser)
-    parser.add_argument("--format", choices=FORMATS, default=NPY, help=f"what to write (default: {NPY})")
-    parser.add_argument(
-        "--field", metavar="NAME", action="append", help="only this key of the records; may be repeated"
-    )
-    add_json(parser)
-
-
-def run_export(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *declared(
+        f"""
+        [FOLDER]  the folder to write to: a new one, or an empty one
+        --format {{{",".join(FORMATS)}}}  what to write (default: {NPY})
+        --field NAME...  only this key of the records
+        """,
+        format={"default": NPY},
+    ),
+    has_bar=True,
+)
+def export(arguments: argparse.Namespace) -> Answer:
     """Write a version to files that other programs read.
 
     npy writes a .npy file for each field, and a spec.json that names the file of each field. The fields
@@ -200,40 +194,37 @@ def run_export(arguments: argparse.Namespace) -> int:
       yogadl export squares 1 out --format parquet --field number -s /data/caches
     """
     storage = open_version(arguments, "folder")
-    # `fetch` allows pickled fields here, but `export` refuses them before it reads anything.
+    # `fetch` allows pickled fields here, but `write` refuses them before it reads anything.
     ref = fetch(storage, arguments)
     if arguments.field:
         ref = ref.fields(*arguments.field)
     with Bar("exporting", len(ref), " records") as bar:
-        done = export(ref, arguments.folder, arguments.format, progress=lambda records, _: bar.show(records))
-    if arguments.json:
-        found = {"files": done.files, "records": done.records, "size_bytes": done.size_bytes}
-        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        say_json(**key, folder=str(done.folder), format=arguments.format, **found)
-        return 0
+        done = write(ref, arguments.folder, arguments.format, progress=lambda records, _: bar.show(records))
+    document = key_of(storage, arguments) | {"folder": str(done.folder), "format": arguments.format}
+    document |= picked(done, "files", "records", "size_bytes")
     files = f"{counted(len(done.files), 'file')} of {size(done.size_bytes)}"
-    say(f"Wrote {counted(done.records, 'record')} of {arguments.id} {arguments.version} to {files}:")
-    for name in done.files:
-        say(f"  {done.folder / name}")
-    return 0
+    what = f"{counted(done.records, 'record')} of {arguments.id} {arguments.version}"
+    lines = [f"Wrote {what} to {files}:", *(f"  {done.folder / name}" for name in done.files)]
+    return Answer(document, lines)
 
 
 _FILE = "cache.mdb"
 
 
-def add_import_014_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", type=Path, help=f"the old {_FILE}, or its folder")
-    parser.add_argument("--id", metavar="ID", help="the name of the new dataset")
-    parser.add_argument("--version", metavar="VERSION", help="the name of the new version")
-    parser.add_argument(
-        "--trust-pickle", action="store_true", help="unpickle the file, although it can run any code"
-    )
-    parser.add_argument("--replace", action="store_true", help="replace the version if it exists")
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_import_014(arguments: argparse.Namespace) -> int:
+@command(
+    *declared(
+        f"""
+        PATH  the old {_FILE}, or its folder
+        --id ID  the name of the new dataset
+        --version VERSION  the name of the new version
+        --trust-pickle  unpickle the file, although it can run any code
+        --replace  replace the version if it exists
+        """,
+        path=typed(Path),
+    ),
+    has_bar=True,
+)
+def import_014(arguments: argparse.Namespace) -> Answer:
     """Turn a cache of yogadl 0.1.4 into a new one.
 
     PATH is the old cache.mdb, or its folder, STORAGE/ID/VERSION. The dataset and the version get the names of
@@ -271,9 +262,9 @@ def run_import_014(arguments: argparse.Namespace) -> int:
     storage.submit(OldCache(path), key.id, key.version)
     info = storage.info(key.id, key.version)
     elapsed_s = time.perf_counter() - started
-    if arguments.json:
-        say_json(storage=storage.location, path=str(path), elapsed_s=elapsed_s, **info_to_json(info))
-        return 0
-    say(f"Imported {key.id} {key.version} in {duration(elapsed_s)}: {contents(info)}.")
-    say(f"Fingerprint, the same on every machine: {info.fingerprint}")
-    return 0
+    document = {"path": str(path), "elapsed_s": elapsed_s}
+    lines = [
+        f"Imported {key.id} {key.version} in {duration(elapsed_s)}: {contents(info)}.",
+        f"Fingerprint, the same on every machine: {info.fingerprint}",
+    ]
+    return Answer(info_to_json(storage, info, document), lines)

@@ -1,11 +1,9 @@
 """Show in a few seconds what a cache does: build one, shuffle, shard, resume, compare."""
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
-import shutil
 import statistics
 import tempfile
 import textwrap
@@ -18,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._dataref import RecordsRef
-from yogadl.cli._output import ago, counted
+from yogadl.cli._arguments import Answer, declared, plain_command, typed
+from yogadl.cli._output import Bar, ago, counted
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._local import user_cache_folder
 
@@ -60,19 +59,30 @@ class GeneratedImages:
         return {"id": index, "image": image, "label": label}
 
 
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir", type=Path, help="where to keep the cache (default: a folder in your cache folder)"
-    )
-    parser.add_argument(
-        "--records",
-        type=_record_count,
-        default=RECORDS,
-        help=f"how many images, {LEAST_RECORDS:,} to {MOST_RECORDS:,} (default: {RECORDS:,})",
-    )
+def _record_count(text: str) -> int:
+    try:
+        count = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        count = 0
+    if not LEAST_RECORDS <= count <= MOST_RECORDS:
+        raise argparse.ArgumentTypeError(
+            f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
+        )
+    return count
 
 
-def run_demo(arguments: argparse.Namespace) -> int:
+@plain_command(
+    *declared(
+        f"""
+        --dir DIR  where to keep the cache (default: a folder in your cache folder)
+        --records RECORDS  how many images, {LEAST_RECORDS:,} to {MOST_RECORDS:,} (default: {RECORDS:,})
+        """,
+        dir=typed(Path),
+        records=typed(_record_count, RECORDS),
+    ),
+    has_bar=True,
+)
+def demo(arguments: argparse.Namespace) -> Answer:
     """Show in a few seconds what a cache does: build, shuffle, shard, stop, resume, and how fast it is."""
     started = time.perf_counter()
     folder = (arguments.dir or _default_folder()).expanduser().absolute()
@@ -85,9 +95,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
     _say()
     if not all(held):
         _say("FAILED: not all of the above held; please report it, with this output.")
-        return 1
+        return Answer(code=1)
     _say(f"All of the above held. It took {time.perf_counter() - started:.1f} s.")
-    return 0
+    return Answer()
 
 
 def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
@@ -96,9 +106,9 @@ def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
     started = time.perf_counter()
     version = _version(len(source))
 
-    with _bar() as progress:
+    with Bar("building", len(source), " records", stays=True) as bar:
 
-        @storage.cacheable(DATASET, version, progress=progress)
+        @storage.cacheable(DATASET, version, progress=lambda records, *_: bar.show(records))
         def demo_images(records: int) -> GeneratedImages:
             built.append("now")
             return GeneratedImages(records)
@@ -248,26 +258,6 @@ def _medians(*readers: Callable[[], Iterator[Any]]) -> list[float]:
     return [statistics.median(elapsed) for elapsed in times]
 
 
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int | None, int], None]]:
-    """Provide a function that draws a progress bar from its first call on."""
-    from tqdm import tqdm
-
-    shape = "{percentage:4.0f}% {bar} {n_fmt} of {total_fmt} records, {rate_fmt}{postfix}"
-    width = min(_WIDTH, shutil.get_terminal_size().columns - 1)
-    bars: list[tqdm] = []
-    with contextlib.ExitStack() as stack:
-
-        def report(records: int, total: int | None, size_bytes: int) -> None:
-            if not bars:
-                bar = tqdm(total=total, bar_format=shape, ncols=width, unit="", unit_scale=True, disable=None)
-                bars.append(stack.enter_context(bar))
-            bars[0].set_postfix_str(f"{size_bytes / 1e6:.0f} MB", refresh=False)
-            bars[0].update(records - bars[0].n)
-
-        yield report
-
-
 def _version(records: int) -> str:
     return f"{EDITION}-{records}"
 
@@ -282,18 +272,6 @@ def _default_folder() -> Path:
     except (OSError, RuntimeError):  # a read-only home folder, or none
         pass
     return Path(tempfile.gettempdir()) / f"yogadl-demo-{os.getuid()}"
-
-
-def _record_count(text: str) -> int:
-    try:
-        count = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        count = 0
-    if not LEAST_RECORDS <= count <= MOST_RECORDS:
-        raise argparse.ArgumentTypeError(
-            f"give a number from {LEAST_RECORDS:,} to {MOST_RECORDS:,}, not {text!r}"
-        )
-    return count
 
 
 def _title(text: str) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ from yogadl._core.printable import printable
 from yogadl._core.shown import names_of, row_of_field
 from yogadl._format.codec import RAW, codec_in_words
 from yogadl._format.manifest import ADOPTED, CODEC, LEFT_OUT
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_existing, open_version
+from yogadl.cli._arguments import ID, TAGGED, Answer, command, declared, key_of, open_existing, open_version
 from yogadl.cli._output import (
     ago,
     counted,
@@ -20,33 +21,21 @@ from yogadl.cli._output import (
     error_line,
     moment,
     note,
-    say,
-    say_json,
-    say_table,
     size,
     stored,
     table,
     width,
 )
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
-from yogadl.storage import CacheStorage, DatasetInfo
+from yogadl.storage import CacheStorage, DatasetInfo, FieldSizes, LoggedVersion, TagMove
 from yogadl.storage._catalogue.parts import open_table
 
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished
 
-from collections.abc import Iterator, Sequence
 
-from yogadl.storage import FieldSizes, LoggedVersion, TagMove
-
-
-def add_info_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser)
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_info(arguments: argparse.Namespace) -> int:
+@command(*TAGGED)
+def info(arguments: argparse.Namespace) -> Answer:
     """Show the size, the fields and the origin of a version.
 
     The fingerprint is a hash of the content: the same records have the same fingerprint on every machine. The
@@ -60,20 +49,18 @@ def run_info(arguments: argparse.Namespace) -> int:
     _key, published = storage._backend.catalogue.named(DatasetKey(info.id, info.version), info.digest)
     sizes = storage._sizes_in_order(published.manifest)
     adopted = adopted_of(storage, info)
-    if arguments.json:
-        say_json(storage=storage.location, **info_to_json(info, sizes), adopted=adopted and asdict(adopted))
-        return 0
-    for name, text in _lines(info, adopted):
-        say(f"{name:<12} {text}")
-    say()
     has_codec = any(found.codec != RAW for found in sizes)
     rows = []
     for name, field, found in zip(names_of(info.spec), info.spec.fields, sizes, strict=True):
         of_codec = [found.codec, size(found.stored_bytes), size(found.raw_bytes)]
         rows.append(row_of_field(name, field.leaf) + (of_codec if has_codec else of_codec[1:2]))
     names = ["codec", "stored", "of"] if has_codec else ["stored"]
-    say_table([cut(line, width()) for line in table(["field", "dtype", "shape", *names], rows)])
-    return 0
+    fields = [cut(line, width()) for line in table(["field", "dtype", "shape", *names], rows)]
+    facts = [f"{name:<12} {text}" for name, text in _lines(info, adopted)]
+    return Answer(
+        info_to_json(storage, info, sizes=sizes) | {"adopted": adopted and asdict(adopted)},
+        [*facts, "", fields],
+    )
 
 
 @dataclass(frozen=True)
@@ -125,25 +112,29 @@ def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
     )
 
 
-def info_to_json(info: DatasetInfo, sizes: Sequence[FieldSizes] = ()) -> dict[str, Any]:
-    """Return all facts about a version, as JSON; `sizes` are those of its fields, if they are looked up."""
+def info_to_json(
+    storage: CacheStorage,
+    info: DatasetInfo,
+    more: Mapping[str, Any] | None = None,
+    sizes: Sequence[FieldSizes] = (),
+) -> dict[str, Any]:
+    """Return all facts about a version, as JSON.
+
+    Args:
+        storage: The storage that has it.
+        info: The version.
+        more: Further facts, which come first.
+        sizes: The sizes of its fields, if they are looked up.
+    """
     each = [dict(vars(found)) for found in sizes] or [{} for _ in info.spec.fields]
     return {
+        "storage": storage.location,
+        **(more or {}),
         "id": info.id,
         "version": info.version,
-        "records": info.records,
-        "size_bytes": info.size_bytes,
-        "parts": info.parts,
-        "created": moment(info.created),
-        "fingerprint": info.fingerprint,
-        "digest": info.digest,
+        **_facts(info),
         "fields": [
-            {
-                "name": field.name,
-                "dtype": field.leaf.dtype,
-                "shape": field.leaf.shape,
-                **found,
-            }
+            {"name": field.name, "dtype": field.leaf.dtype, "shape": field.leaf.shape, **found}
             for field, found in zip(info.spec.fields, each, strict=True)
         ],
         "spec": info.spec.to_json(),
@@ -152,6 +143,13 @@ def info_to_json(info: DatasetInfo, sizes: Sequence[FieldSizes] = ()) -> dict[st
         "metadata": _finite(info.metadata),
         "is_adopted": info.is_adopted,
     }
+
+
+def _facts(info: DatasetInfo | None) -> dict[str, Any]:
+    """Return the facts about a version that a list of versions has, too; None for each if it is damaged."""
+    names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
+    facts = {name: getattr(info, name, None) for name in names}
+    return facts | {"created": moment(facts["created"])}
 
 
 def _builder_to_json(builder: dict[str, Any]) -> dict[str, Any]:
@@ -226,15 +224,8 @@ class _Version:
 _MOST_NAMED: Final = 5
 
 
-def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "id", metavar="ID", nargs="?", help="list only this dataset, and those below it (ID/...)"
-    )
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_ls(arguments: argparse.Namespace) -> int:
+@command(*declared("[ID]  list only this dataset, and those below it (ID/...)"))
+def ls(arguments: argparse.Namespace) -> Answer:
     """List the datasets and their versions.
 
     Example:
@@ -250,19 +241,30 @@ def run_ls(arguments: argparse.Namespace) -> int:
     if arguments.id is not None and not versions and not unfinished:
         raise storage._backend.catalogue.no_dataset(arguments.id)
     if arguments.json:
-        unfinished_builds = [asdict(entry) | {"written": moment(entry.written)} for entry in unfinished]
-        say_json(
-            storage=storage.location,
-            versions=[_to_json(entry) for entry in versions],
-            unfinished=unfinished_builds,
-        )
-    elif versions:
+        _note_unfinished(versions, unfinished)
+    document = {
+        "storage": storage.location,
+        "versions": [_to_json(entry) for entry in versions],
+        "unfinished": [asdict(entry) | {"written": moment(entry.written)} for entry in unfinished],
+    }
+    return Answer(document, _listed(storage, versions, unfinished), int(bool(problems)))
+
+
+def _listed(
+    storage: CacheStorage, versions: "list[_Version]", unfinished: "list[Unfinished]"
+) -> Iterator[str | list[str]]:
+    """Yield the table of versions, and note what it has no column for."""
+    if versions:
         header = ("dataset", "version", "records", "size", "files", "built (UTC)", "tags")
         columns = len(header) if any(entry.tags for entry in versions) else 6
-        say_table(table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4)))
-        _say_more(versions)
+        yield table(header[:columns], [_row(entry)[:columns] for entry in versions], right=(2, 3, 4))
+        _note_more(versions)
     else:
         note(f"there are no datasets in {storage.location}")
+    _note_unfinished(versions, unfinished)
+
+
+def _note_unfinished(versions: "list[_Version]", unfinished: "list[Unfinished]") -> None:
     listed = {(entry.id, entry.version) for entry in versions}
     for build in unfinished:
         version = build.version or "(of a version that is not known)"
@@ -276,11 +278,10 @@ def run_ls(arguments: argparse.Namespace) -> int:
             "`yogadl prune --unfinished` removes these files, but not those of a build that is running, or "
             "those that tasks wrote within a day"
         )
-    return int(bool(problems))
 
 
-def _say_more(versions: list[_Version]) -> None:
-    """Print what the table of versions has no column for."""
+def _note_more(versions: list[_Version]) -> None:
+    """Note what the table of versions has no column for."""
     for entry in versions:
         if entry.shared_bytes:
             others = ", ".join(entry.shared_with)
@@ -373,21 +374,20 @@ def _row(entry: _Version) -> list[str]:
 
 
 def _to_json(entry: _Version) -> dict[str, Any]:
-    names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
-    facts = {name: getattr(entry.info, name, None) for name in names}
-    facts["created"] = moment(facts["created"])
-    facts["is_adopted"] = getattr(entry.info, "is_adopted", None)
-    facts |= {"shared_bytes": entry.shared_bytes, "shared_with": list(entry.shared_with)}
-    return {"id": entry.id, "version": entry.version, **facts, "tags": entry.tags, "error": entry.error}
+    return {
+        "id": entry.id,
+        "version": entry.version,
+        **_facts(entry.info),
+        "is_adopted": None if entry.info is None else entry.info.is_adopted,
+        "shared_bytes": entry.shared_bytes,
+        "shared_with": list(entry.shared_with),
+        "tags": entry.tags,
+        "error": entry.error,
+    }
 
 
-def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the name of the dataset")
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_log(arguments: argparse.Namespace) -> int:
+@command(*ID)
+def log(arguments: argparse.Namespace) -> Answer:
     """Show the history of a dataset: its versions and its tags.
 
     Each version is listed with the changes since the previous version, and each move of a tag with the
@@ -401,17 +401,17 @@ def run_log(arguments: argparse.Namespace) -> int:
     log = storage.log(arguments.id)
     for version, problem in log.damaged.items():
         note(f"{log.id} {version}: {problem}")
-    if arguments.json:
-        versions = [_logged_to_json(one) for one in log.versions]
-        moves = [vars(one) | {"moved": moment(one.moved)} for one in log.moves]
-        say_json(storage=storage.location, id=log.id, versions=versions, tags=moves, damaged=log.damaged)
-        return int(bool(log.damaged))
+    document = {
+        "storage": storage.location,
+        "id": log.id,
+        "versions": [_logged_to_json(one) for one in log.versions],
+        "tags": [vars(one) | {"moved": moment(one.moved)} for one in log.moves],
+        "damaged": log.damaged,
+    }
     events = [(one.created, list(_history_lines(one))) for one in log.versions]
     events += [(move.moved, [_line_of(move)]) for move in log.moves]
-    for _, lines in sorted(events, key=lambda event: event[0]):
-        for line in lines:
-            say(line)
-    return int(bool(log.damaged))
+    lines = [line for _, lines in sorted(events, key=lambda event: event[0]) for line in lines]
+    return Answer(document, lines, int(bool(log.damaged)))
 
 
 def _history_lines(logged: LoggedVersion) -> Iterator[str]:
@@ -454,13 +454,8 @@ def _logged_to_json(logged: LoggedVersion) -> dict[str, Any]:
     return document
 
 
-def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser, other="the version to compare it with, or a tag")
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_explain(arguments: argparse.Namespace) -> int:
+@command(*TAGGED, *declared("[OTHER]  the version to compare it with, or a tag"))
+def explain(arguments: argparse.Namespace) -> Answer:
     """Say what differs in how two versions of a dataset were built.
 
     For a function the command shows the lines that changed, for a value or an argument the old and the new
@@ -472,11 +467,6 @@ def run_explain(arguments: argparse.Namespace) -> int:
     """
     storage = open_version(arguments, "other")
     found = storage.explain(arguments.id, arguments.version, arguments.other)
-    if arguments.json:
-        key = {"id": found.id, "version": found.version, "other": found.other}
-        differences = [asdict(one) for one in found.differences]
-        say_json(storage=storage.location, **key, differences=differences, notes=found.notes)
-        return 0
-    for line in str(found).splitlines():
-        say(line)
-    return 0
+    differences = {"differences": [asdict(one) for one in found.differences], "notes": found.notes}
+    document = key_of(storage, found) | {"other": found.other} | differences
+    return Answer(document, str(found).splitlines())

@@ -4,23 +4,34 @@ import argparse
 import shlex
 from typing import Final
 
-from yogadl.cli._arguments import add_json, add_key, add_storage, number_of, open_existing, storage_option
+from yogadl.cli._arguments import (
+    ID,
+    KEY,
+    Answer,
+    Group,
+    command,
+    declared,
+    key_of,
+    number_of,
+    open_existing,
+    storage_option,
+    typed,
+)
 from yogadl.cli._list import info_to_json
-from yogadl.cli._output import Bar, counted, day_and_time, note, say, say_json, say_table, size, table
+from yogadl.cli._output import Bar, counted, day_and_time, note, picked, size, table
 from yogadl.errors import ConfigurationError
 
 
-def add_tag_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the name of the dataset")
-    parser.add_argument("tag", metavar="TAG", help="the tag to make or to move")
-    parser.add_argument(
-        "version", metavar="VERSION", help="the version that it will name, or another tag of that version"
-    )
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_tag(arguments: argparse.Namespace) -> int:
+@command(
+    *ID,
+    *declared(
+        """
+        TAG  the tag to make or to move
+        VERSION  the version that it will name, or another tag of that version
+        """
+    ),
+)
+def tag(arguments: argparse.Namespace) -> Answer:
     """Give a version a name that can be moved to another version later.
 
     A command that reads a version accepts a tag in the place of VERSION, or ID@TAG. `yogadl log` shows which
@@ -40,21 +51,12 @@ def run_tag(arguments: argparse.Namespace) -> int:
         suggestion = f"yogadl tag {arguments.id} {arguments.version} {arguments.tag}"
         arguments.refuse(f"{arguments.tag} is a version; you want `{suggestion}`")
     version = storage.tags(arguments.id)[arguments.tag]
-    if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, tag=arguments.tag, version=version)
-    else:
-        say(f"{arguments.id}@{arguments.tag} is version {version} now.")
-    return 0
+    document = {"storage": storage.location, "id": arguments.id, "tag": arguments.tag, "version": version}
+    return Answer(document, [f"{arguments.id}@{arguments.tag} is version {version} now."])
 
 
-def add_untag_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the name of the dataset")
-    parser.add_argument("tag", metavar="TAG", help="the tag")
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_untag(arguments: argparse.Namespace) -> int:
+@command(*ID, *declared("TAG  the tag"))
+def untag(arguments: argparse.Namespace) -> Answer:
     """Remove a tag; the version that it names stays.
 
     Example:
@@ -62,20 +64,12 @@ def run_untag(arguments: argparse.Namespace) -> int:
     """
     storage = open_existing(arguments)
     storage.untag(arguments.id, arguments.tag)
-    if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, tag=arguments.tag)
-    else:
-        say(f"{arguments.id} has no tag {arguments.tag} any more.")
-    return 0
+    document = {"storage": storage.location} | picked(arguments, "id", "tag")
+    return Answer(document, [f"{arguments.id} has no tag {arguments.tag} any more."])
 
 
-def add_tags_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the name of the dataset")
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_tags(arguments: argparse.Namespace) -> int:
+@command(*ID)
+def tags(arguments: argparse.Namespace) -> Answer:
     """List the tags of a dataset, and which version each names.
 
     Example:
@@ -85,49 +79,37 @@ def run_tags(arguments: argparse.Namespace) -> int:
     found = storage.tags(arguments.id)
     if not found and not storage.versions(arguments.id):
         raise storage._backend.catalogue.no_dataset(arguments.id)
-    if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, tags=found)
-    elif found:
-        say_table(table(("tag", "version"), [list(pair) for pair in found.items()]))
-    else:
+    if not found and not arguments.json:
         note(f"{arguments.id} has no tags in {storage.location}")
-    return 0
+    listed = [table(("tag", "version"), [list(pair) for pair in found.items()])] if found else []
+    return Answer({"storage": storage.location, "id": arguments.id, "tags": found}, listed)
 
 
-def add_rm_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_rm(arguments: argparse.Namespace) -> int:
+@command(*KEY)
+def delete(arguments: argparse.Namespace) -> Answer:
     """Move a version to the trash.
 
     The command asks for no confirmation, since `yogadl undelete` restores the version. After 30 days
     `yogadl prune` frees the disk space.
 
     Example:
-      yogadl rm squares 1 -s /data/caches
+      yogadl delete squares 1 -s /data/caches
     """
     storage = open_existing(arguments)
     storage.delete(arguments.id, arguments.version)
-    if arguments.json:
-        say_json(storage=storage.location, id=arguments.id, version=arguments.version)
-        return 0
     key = f"{shlex.quote(arguments.id)} {shlex.quote(arguments.version)}"
-    say(f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.")
-    say("To bring it back:")
-    say(f"  yogadl undelete {key} {storage_option(storage, arguments)}")
-    return 0
+    return Answer(
+        key_of(storage, arguments),
+        [
+            f"{arguments.id} {arguments.version} is in the trash; `yogadl prune` removes it after 30 days.",
+            "To bring it back:",
+            f"  yogadl undelete {key} {storage_option(storage, arguments)}",
+        ],
+    )
 
 
-def add_undelete_arguments(parser: argparse.ArgumentParser) -> None:
-    add_key(parser)
-    add_storage(parser)
-    add_json(parser)
-
-
-def run_undelete(arguments: argparse.Namespace) -> int:
+@command(*KEY)
+def undelete(arguments: argparse.Namespace) -> Answer:
     """Restore a version that was deleted or replaced.
 
     If a version of that name exists now, that version is moved to the trash. The same command again undoes
@@ -139,38 +121,29 @@ def run_undelete(arguments: argparse.Namespace) -> int:
     storage = open_existing(arguments)
     storage.undelete(arguments.id, arguments.version)
     info = storage.info(arguments.id, arguments.version)
-    if arguments.json:
-        say_json(storage=storage.location, **info_to_json(info))
-        return 0
-    built = day_and_time(info.created)
-    say(f"{info.id} {info.version} is back: {counted(info.records, 'record')}, built {built} UTC.")
-    return 0
+    text = f"{counted(info.records, 'record')}, built {day_and_time(info.created)} UTC"
+    return Answer(info_to_json(storage, info), [f"{info.id} {info.version} is back: {text}."])
 
 
 _DAY_S: Final = 86_400.0
 _GRACE_DAYS: Final = 30.0
 
 
-def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
-    add_storage(parser)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--grace",
-        metavar="DAYS",
-        type=number_of("days", float, 0),
-        default=_GRACE_DAYS,
-        help=f"keep files that are younger than this (default: {_GRACE_DAYS:.0f})",
-    )
-    what.add_argument(
-        "--unfinished", action="store_true", help="remove only the files of builds that were killed or failed"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list the files that would be removed, and remove nothing"
-    )
-    add_json(parser)
-
-
-def run_prune(arguments: argparse.Namespace) -> int:
+@command(
+    Group(
+        "",
+        declared(
+            f"""
+            --grace DAYS  keep files that are younger than this (default: {_GRACE_DAYS:.0f})
+            --unfinished  remove only the files of builds that were killed or failed
+            """,
+            grace=typed(number_of("days", float, 0), _GRACE_DAYS),
+        ),
+    ),
+    *declared("--dry-run  list the files that would be removed, and remove nothing"),
+    has_bar=True,
+)
+def prune(arguments: argparse.Namespace) -> Answer:
     """Erase the versions that have been in the trash for a while.
 
     The command removes versions that were deleted or replaced more than --grace days ago, and files of that
@@ -195,25 +168,18 @@ def run_prune(arguments: argparse.Namespace) -> int:
             unfinished=unfinished,
             progress=lambda datasets, files: bar.show(datasets + files),
         )
-    if arguments.json:
-        found = {"files": pruned.files, "size_bytes": pruned.size_bytes}
-        say_json(
-            storage=storage.location, is_dry_run=is_dry, grace_s=None if unfinished else grace_s, **found
+    document = {"storage": storage.location, "is_dry_run": is_dry, "grace_s": None if unfinished else grace_s}
+    document |= picked(pruned, "files", "size_bytes")
+    if pruned.files:
+        verb = "Would remove" if is_dry else "Removed"
+        total = f"{verb} {counted(len(pruned.files), 'file')}, {size(pruned.size_bytes)}."
+        return Answer(document, [*(f"  {name}" for name in pruned.files if is_dry), total])
+    if not unfinished:
+        text = f"No file to remove is older than {arguments.grace:g} days."
+    elif not arguments.json and storage.unfinished():
+        text = (
+            "Nothing is removed: files that tasks wrote stay for a day, and so do those of a running build."
         )
-        return 0
-    if not pruned.files:
-        if unfinished and storage.unfinished():
-            say(
-                "Nothing is removed: files that tasks wrote stay for a day, and so do those of a running "
-                "build."
-            )
-            return 0
-        old = f"No file to remove is older than {arguments.grace:g} days."
-        say("Unfinished builds hold no files to remove." if unfinished else old)
-        return 0
-    if is_dry:
-        for name in pruned.files:
-            say(f"  {name}")
-    verb = "Would remove" if is_dry else "Removed"
-    say(f"{verb} {counted(len(pruned.files), 'file')}, {size(pruned.size_bytes)}.")
-    return 0
+    else:
+        text = "Unfinished builds hold no files to remove."
+    return Answer(document, [text])

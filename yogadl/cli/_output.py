@@ -110,6 +110,11 @@ def say_json(**document: Any) -> None:  # any value that json can write
     print(json.dumps(document, indent=1, allow_nan=False))
 
 
+def picked(what: Any, *names: str) -> dict[str, Any]:  # any object that has these attributes
+    """Return some attributes of an object by their names, for JSON."""
+    return {name: getattr(what, name) for name in names}
+
+
 def _colored(text: str, color: str, stream: TextIO) -> str:
     """Return a text in a colour if the stream is a terminal and NO_COLOR (https://no-color.org) is unset."""
     if not color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
@@ -226,13 +231,21 @@ def duration(elapsed_s: float) -> str:
 
 
 class Bar:
-    """A progress bar on stderr; it appears after two seconds, and only if stderr is a terminal."""
+    """A progress bar on stderr, with the rate and the time left; it appears only if stderr is a terminal.
 
-    def __init__(self, title: str, total: float | None, unit: str = "B") -> None:
+    Args:
+        title: The text before the bar.
+        total: The number at the end; ``None`` if it is unknown.
+        unit: The unit of the numbers.
+        stays: Whether it appears at once and stays; else it appears after two seconds, and is cleared.
+    """
+
+    def __init__(self, title: str, total: float | None, unit: str = "B", *, stays: bool = False) -> None:
         from tqdm import tqdm
 
         shape: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "unit_scale": True}
-        self._bar = tqdm(**shape, delay=_DELAY_S, disable=None, leave=False, file=sys.stderr)
+        delay_s = 0.0 if stays else _DELAY_S
+        self._bar = tqdm(**shape, delay=delay_s, disable=None, leave=stays, file=sys.stderr)
 
     def __enter__(self) -> "Bar":
         return self

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from yogadl.cli._arguments import add_json, add_storage, add_tagged, open_version
-from yogadl.cli._output import error_line, note, say, say_json, size
+from yogadl.cli._arguments import TAGGED, Answer, command, declared, key_of, open_version, typed
+from yogadl.cli._output import error_line, note, size
 from yogadl.cli._report_page import Subject, page_of
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import CacheStorage
@@ -17,26 +17,18 @@ from yogadl.storage._files.folder import Folder
 _STDOUT: Final = "-"
 
 
-def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    add_tagged(parser)
-    add_storage(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        required=True,
-        help="the file to write, which must not exist yet; -: stdout",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="the seed of the shuffle that is drawn and that chooses the sample (default: 0)",
-    )
-    add_json(parser)
-
-
-def run_report(arguments: argparse.Namespace) -> int:
+@command(
+    *TAGGED,
+    *declared(
+        """
+        -o --output FILE  the file to write, which must not exist yet; -: stdout
+        --seed SEED  the seed of the shuffle that is drawn and that chooses the sample (default: 0)
+        """,
+        output={"required": True},
+        seed=typed(int, 0),
+    ),
+)
+def report(arguments: argparse.Namespace) -> Answer:
     """Write a page about a version: what its records are like, how it is stored, how it was built.
 
     The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
@@ -60,16 +52,14 @@ def run_report(arguments: argparse.Namespace) -> int:
     code = int(bool(problems))
     if path is None:
         sys.stdout.write(page.decode("ascii"))
-        return code
+        return Answer(code=code)
     if not Folder(path.parent).write_if_absent(path.name, page):
         raise _exists_error(path)
-    if arguments.json:
-        key = {"storage": storage.location, "id": arguments.id, "version": arguments.version}
-        say_json(**key, file=str(path), size_bytes=len(page), seed=arguments.seed)
-        return code
-    say(f"Wrote a page of {size(len(page))} on {arguments.id} {arguments.version}:")
-    say(f"  {path}")
-    return code
+    return Answer(
+        key_of(storage, arguments) | {"file": str(path), "size_bytes": len(page), "seed": arguments.seed},
+        [f"Wrote a page of {size(len(page))} on {arguments.id} {arguments.version}:", f"  {path}"],
+        code,
+    )
 
 
 def _subject(storage: CacheStorage, arguments: argparse.Namespace) -> Subject:

@@ -1,7 +1,8 @@
 """Make an HTML page about a version: one file, which loads nothing and runs nothing.
 
 `page_of` is the only entry: it reads a sample of the records and makes the sections of the page. `summary`
-computes statistics, histograms and images of the records; `markup` writes HTML, and charts as SVG.
+computes statistics, histograms and images of the records; `markup` writes HTML, and charts as SVG;
+`style.css` is the style of the page, light and dark, for phones and paper.
 """
 
 import base64
@@ -11,6 +12,7 @@ import json
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +29,7 @@ from yogadl._format.table import PartTable
 from yogadl._order import make_order
 from yogadl.cli._output import counted, day_and_time, size
 from yogadl.cli._report_page import markup as charts
-from yogadl.cli._report_page.markup import STYLE, folded, note, section, share
+from yogadl.cli._report_page.markup import folded, note, section, share
 from yogadl.cli._report_page.summary import Distribution, Summary, summary_of
 from yogadl.storage import DatasetInfo
 from yogadl.storage._catalogue.log import Log, LoggedVersion
@@ -417,7 +419,8 @@ def page_of(subject: Subject) -> bytes:
     title = element("title", f"{text(info.id)} {text(info.version)} - yogadl")
     # If content of the dataset is taken for HTML in spite of the escaping, this policy keeps that HTML from
     # running or loading anything.
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    style = f"\n{files(__name__).joinpath('style.css').read_text('utf-8')}"
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'"
     head = [
         element("meta", charset="utf-8"),
@@ -425,7 +428,7 @@ def page_of(subject: Subject) -> bytes:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         title,
-        f"<style>{STYLE}</style>",
+        f"<style>{style}</style>",
     ]
     body = "\n".join([sections[0], element("main", "\n".join(sections[1:-1])), sections[-1]])
     page = element("html", "\n".join([element("head", "\n".join(head)), element("body", body)]), lang="en")
