@@ -58,11 +58,8 @@ def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor
     return RowsSource(cursor, names)
 
 
-class RowsSource:
+class RowsSource(Source):
     """The rows of a cursor, read once, in order; see `rows` and `source`."""
-
-    can_start_anywhere = False
-    length = None
 
     def __init__(self, cursor: Any, names: Sequence[str] | None, forms: Forms = PLAIN) -> None:
         if cursor.description is None:
