@@ -346,4 +346,4 @@ def test_a_tuple_of_dicts_is_records():
     ],
 )
 def test_a_source_has_a_final_spec_if_no_record_can_have_another_shape(data, expected):
-    assert getattr(open_source(data), "has_final_spec", False) is expected
+    assert open_source(data).has_final_spec is expected
