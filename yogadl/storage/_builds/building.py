@@ -27,11 +27,18 @@ from yogadl._views.functions import with_found_spec
 from yogadl._views.records import SourceRecords
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
+from yogadl.storage._builds.build import (
+    Build,
+    InOrder,
+    PlannedBuild,
+    Writing,
+    describe_machine,
+    digest_replaced,
+)
 from yogadl.storage._builds.executors import ByItsSource, Parallel
 from yogadl.storage._builds.left_out import all_left_out, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.options import ENGINES, BuildOptions
-from yogadl.storage._builds.partitions import Attempt, InOrder, Partitions, Writing
+from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.shares import Shares, shares_of
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.cached import Published
@@ -322,7 +329,7 @@ def _build(
         return call.sha256() if call else _hash_of(source, planned.data)
 
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
-        build = _attempt(backend, key, source, options, sha256, token)
+        build = _begun(backend, key, source, options, sha256, token)
         if options.check_space:
             _check_space(backend.root, key, source, build.folder, options.codec)
         log_level = logging.WARNING if must_log(options.progress) else logging.INFO  # of the progress
@@ -368,14 +375,14 @@ def _open(data: Any, options: BuildOptions, like: Spec | None) -> Source:
     return source
 
 
-def _attempt(
+def _begun(
     backend: Backend,
     key: DatasetKey,
     source: Source,
     options: BuildOptions,
     sha256: Callable[[], str],
     token: str,
-) -> Attempt:
+) -> Build:
     """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
 
     Args:

@@ -17,8 +17,9 @@ from yogadl._workers.messages import pickled
 from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
 from yogadl.storage import _names
+from yogadl.storage._builds.build import Build, Writing
 from yogadl.storage._builds.options import ENGINES
-from yogadl.storage._builds.partitions import Attempt, Writing
+from yogadl.storage._builds.partitions import InPartitions
 from yogadl.storage._builds.publish import put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts
 from yogadl.storage._catalogue.backend import BuildExclusion
@@ -56,14 +57,14 @@ class WrittenCounts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parallel(Attempt):
+class Parallel(InPartitions):
     """A build whose partitions are written for one process that holds the right to build.
 
     They are written by this process or its worker processes, or by an executor's tasks. If the process dies,
     the next builder continues with the partitions that have a receipt.
     """
 
-    def write_all(self, source: Source, writing: Writing) -> tuple[Attempt, Sequence[WrittenParts | None]]:
+    def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
         """Write all partitions that are not written yet.
 
         Raises:
@@ -101,7 +102,7 @@ class Parallel(Attempt):
 class ByItsSource(Parallel):
     """A build whose source writes its records by its own tasks; one that fails can't be continued."""
 
-    def write_all(self, source: Source, writing: Writing) -> tuple[Attempt, Sequence[WrittenParts | None]]:
+    def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
         """Let the source write all partitions, the number of which only it knows."""
         assert isinstance(source, SelfWritingSource)
         try:
@@ -141,7 +142,9 @@ def _submitting(
     return submit
 
 
-def _write_in_this_process(build: Attempt, part_bytes: int, tally: Tally, exclusion: BuildExclusion) -> None:
+def _write_in_this_process(
+    build: InPartitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion
+) -> None:
     for partition in range(build.count):
 
         def progress(records: int, _: int | None, size_bytes: int, number: int = partition) -> None:
@@ -154,7 +157,7 @@ def _write_in_this_process(build: Attempt, part_bytes: int, tally: Tally, exclus
 
 
 def _run_tasks(
-    build: Attempt,
+    build: InPartitions,
     tally: Tally,
     exclusion: BuildExclusion,
     submit: Callable[[int], _SubmittedTask],
@@ -191,7 +194,7 @@ def _has_room(waiting: Sequence[int], least: int) -> bool:
     return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
 
 
-def _result(build: Attempt, sent: _SubmittedTask) -> WrittenCounts:
+def _result(build: InPartitions, sent: _SubmittedTask) -> WrittenCounts:
     try:
         return sent.task.result()
     except WorkerDiedError as error:
@@ -205,7 +208,7 @@ def write_partition(arguments: bytes) -> WrittenCounts:
 
 
 def _write_in_worker(
-    arguments: tuple[Attempt, int], report: Callable[[Any], None], partition: int
+    arguments: tuple[InPartitions, int], report: Callable[[Any], None], partition: int
 ) -> WrittenCounts:
     """Write a partition in a worker process."""
     build, part_bytes = arguments

@@ -11,15 +11,13 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
-from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.key import DatasetKey
-from yogadl._core.progress import Progress, report_to_both
+from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, Codec, codec_in_words, codecs_of, described
+from yogadl._format.codec import codec_in_words, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
 from yogadl._sources.sources import ItemsSource, IterableSource, ReadOnce, Source, open_if_any
@@ -33,12 +31,9 @@ from yogadl.storage import _names
 from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
 from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
+from yogadl.storage._builds.publish import put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
-from yogadl.storage._builds.shares import RangeShare, Share, Shares
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._builds.shares import RangeShare, Share
 from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import exclusive_build
 
@@ -50,52 +45,9 @@ _DIGITS: Final = 32  # of the hash in a receipt
 _STRUCTURE: Final = "structure"  # the file in a run's folder that says what all its partitions have
 
 
-class Writing(NamedTuple):
-    """How the holder of the right to build writes all of a source.
-
-    Args:
-        options: The options of the build, with the largest size of a part.
-        exclusion: The right to build; held by the caller.
-        show: Shows the progress.
-        log_level: The level of what is logged of size and time: a warning if no progress bar shows them.
-    """
-
-    options: BuildOptions
-    exclusion: BuildExclusion
-    show: Progress | None
-    log_level: int
-
-
 @dataclass(frozen=True)
-class Attempt:
-    """An attempt to build a version: its partitions are written, each gets a receipt, and all are published.
-
-    Its classes declare who writes, and who may at the same time. Picklable, if the source is; a partition can
-    be written repeatedly.
-
-    Args:
-        backend: The storage of the cache.
-        key: The version to build.
-        count: The number of partitions.
-        run: The name that distinguishes this build from other builds of the same key.
-        folder: The folder of the partitions' receipts.
-        shares: A share of the source for each partition, if there is one source.
-        origin: The hash of all that decides the records of the source; empty if records must be compared.
-        codec: How values are compressed.
-        forms: What is said about the values of records.
-        is_skipping: Whether records that can't be read are left out.
-    """
-
-    backend: Backend
-    key: DatasetKey
-    count: int
-    run: str
-    folder: str
-    shares: Shares | None = None
-    origin: str = ""
-    codec: Codec = None
-    forms: Forms = PLAIN
-    is_skipping: bool = False
+class InPartitions(Build):
+    """A build of partitions that are written independently of each other, each with a receipt."""
 
     is_by_tasks: ClassVar[bool] = False
     """Whether tasks write the partitions, which hold no right to build.
@@ -103,10 +55,6 @@ class Attempt:
     Otherwise all partitions are written for one process that holds it. A partition that was written from
     other records is then written again, instead of being an error.
     """
-
-    def write_all(self, source: Source, writing: Writing) -> "tuple[Attempt, Sequence[WrittenParts | None]]":
-        """Write all of a source; return this build, with the number of partitions, and what each has."""
-        raise NotImplementedError
 
     def _receipt_name(self, partition: int) -> str:
         return f"{self.folder}/{partition:08d}.json"
@@ -123,8 +71,7 @@ class Attempt:
         """Write a partition of these records, unless it has a receipt of the same codec."""
         is_there = self.backend.root.size(self._receipt_name(partition)) is not None
         written = self._read(partition) if is_there else None
-        is_other = written is not None and _made_by(written) != self._made_by
-        if written is None or is_other or self._has_other_codec(written):
+        if written is None or self._how_else(written):
             forms = replace(self.forms, allow_pickle=allow_pickle or self.forms.allow_pickle)
             like = self._agreed(None)
             source = open_if_any(records, replace(forms, like=like))
@@ -159,13 +106,11 @@ class Attempt:
             assert self.shares is not None
             share = self.shares[partition]
         written = self._read(partition)
-        is_other_data = written is not None and _made_by(written) != self._made_by
-        is_other = is_other_data or (written is not None and self._has_other_codec(written))
-        if written is not None and is_other:
-            what = "by other code, arguments or values" if is_other_data else f"with {_codec_of(written)}"
+        other = "" if written is None else self._how_else(written)
+        if other:
             _log.warning(
                 "yogadl: %s: %s was written %s: it is written again",
-                self.key, self.described(partition, share), what,
+                self.key, self.described(partition, share), other,
             )  # fmt: skip
         elif written is not None:
             # Of a partition, only the stamp is compared.
@@ -184,7 +129,7 @@ class Attempt:
             if self.is_by_tasks and self.shares is not None:
                 self.train_dictionaries(self.shares.source)
             source = self._opened(partition, share)
-            return self.write(partition, source, stamp, part_bytes, progress, replaces=is_other)
+            return self.write(partition, source, stamp, part_bytes, progress, replaces=other != "")
         except Exception as error:
             error.add_note(f"in {self.described(partition, share)}")
             raise
@@ -266,7 +211,7 @@ class Attempt:
         if self.is_skipping and isinstance(source, RangeShare):
             source = ReadOnce.if_any(source.spec, source.readable_chunks(left_out.note))
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
-        receipts = [] if source is None else self._build(part_bytes, progress).run(source, folder)
+        receipts = [] if source is None else self.write_parts(source, folder, part_bytes, progress)
         put = root.write if replaces else root.write_if_absent
         facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp, CODEC: self._codec_in_json}
         if self.is_skipping:
@@ -278,27 +223,10 @@ class Attempt:
             root.remove_folder(folder)
         return receipts
 
-    def _build(
-        self,
-        part_bytes: int | None,
-        progress: Progress | None,
-        exclusion: BuildExclusion | None = None,
-        log_level: int = logging.INFO,
-    ) -> Build:
-        """Return what writes parts; the right to build is checked before each part, if there is one."""
-        self._note_version()
-        return Build(
-            self.backend.root, self.key, part_bytes, progress, exclusion, log_level, self._wait_for_prune,
-            self.codec, self.folder,
-        )  # fmt: skip
-
     def train_dictionaries(self, whole: Source) -> None:
         """Train dictionaries on all of a source, if that is possible, before its shares are written."""
         dictionaries = Dictionaries(self.backend.root, self.key, self.folder)
         dictionaries.train_ahead(whole, self.codec, reads_twice=True)
-
-    def _wait_for_prune(self) -> None:
-        """Do nothing: the right to build excludes prunes."""
 
     def written(self) -> list[WrittenParts | None]:
         """Return the content of each partition's receipt; ``None`` if it must be written (again)."""
@@ -374,6 +302,12 @@ class Attempt:
         own = self._codec_in_json
         return bool(written.facts.get(CODEC, own) != own)
 
+    def _how_else(self, written: WrittenParts) -> str:
+        """Return how a partition was written, if it must be written again for this; else an empty text."""
+        if _made_by(written) != self._made_by:
+            return "by other code, arguments or values"
+        return f"with {_codec_of(written)}" if self._has_other_codec(written) else ""
+
     def _require_codec(self, written: Sequence[WrittenParts | None]) -> None:
         """Refuse to publish partitions that were written with another codec than this process has.
 
@@ -398,12 +332,6 @@ class Attempt:
     def _made_by(self) -> str:
         """The hash of all that decides the records; empty if unknown, or if the run's name contains it."""
         return ""
-
-    def _note_version(self) -> None:
-        """Write the version's name into the folder of its builds, whose name does not contain it."""
-        root, note = self.backend.root, _names.version_note(_names.builds(self.key))
-        if root.size(note) is None:
-            root.write(note, self.key.version.encode())
 
     def _name_to_write_again(self, partitions: Sequence[int]) -> str:
         """Return a phrase that names partitions, or the tasks that write them, if their number is known."""
@@ -462,40 +390,9 @@ class Attempt:
             return None
 
     @property
-    def _run_entries(self) -> dict[str, Any]:
+    def _entries(self) -> dict[str, Any]:
         """What the manifest says of the partitions."""
         return {"partitions": self.count, "run": self.run}
-
-    def publish(
-        self,
-        content: Content,
-        builder: dict[str, Any],
-        exclusion: BuildExclusion,
-        *,
-        replaces: bool,
-        aside: str,
-    ) -> Published | None:
-        """Publish the content that was made of the receipts; return it, unless another one is the version.
-
-        Args:
-            content: The content made of the receipts of all parts, perhaps with parts of a base before them.
-            builder: The manifest's description of the builder, without run and number of partitions.
-            exclusion: The right to build; held by the caller.
-            replaces: Whether the cache replaces an existing version.
-            aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
-        """
-        root = self.backend.root
-        builder = builder | self._run_entries
-        if self.codec:
-            builder |= {CODEC: described(self.codec)}
-        published = publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces)
-        if published is None:
-            return None
-        if self.codec and content.run.records:
-            _log_uncompressed(self.key, self.codec, content)
-        self._put_leftovers_aside(aside)
-        clear_attempt(root, self.key, self.folder)
-        return published
 
     def _put_leftovers_aside(self, aside: str) -> None:
         """Put aside receipts of tasks that did not end or were overtaken: nothing else names their parts."""
@@ -503,29 +400,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class InOrder(Attempt):
-    """A build by one process, which reads the source in order and needs no receipt of its only partition.
-
-    A build that was killed is continued after its last part, where the folder is one that builds continue in.
-    """
-
-    def write_all(self, source: Source, writing: Writing) -> tuple[Attempt, Sequence[WrittenParts | None]]:
-        """Write the source as one partition."""
-        progress = report_to_both(writing.exclusion.report, writing.show)
-        build = self._build(writing.options.part_bytes, progress, writing.exclusion, writing.log_level)
-        receipts = build.run(source, self.folder, self.origin if source.can_start_anywhere else None)
-        return self, [WrittenParts(receipts, {})]
-
-    @property
-    def _run_entries(self) -> dict[str, Any]:
-        return {}
-
-    def _put_leftovers_aside(self, aside: str) -> None:
-        """Do nothing: no other process writes to the folder."""
-
-
-@dataclass(frozen=True)
-class Partitions(Attempt):
+class Partitions(InPartitions):
     """A build whose partitions are written by tasks, which hold no right to build; a commit publishes it.
 
     Args:
@@ -614,7 +489,7 @@ class Partitions(Attempt):
             builder = self.backend.catalogue.published(self.key).manifest.builder
         except (DatasetNotFoundError, CacheFormatError):
             return False
-        if not builder.items() >= self._run_entries.items():
+        if not builder.items() >= self._entries.items():
             return bool(made_of) and builder.get("made_of") == made_of
         if self.is_named:
             was, now = builder.get("made_of"), self._made_of(self._stamps())
@@ -637,23 +512,6 @@ class Partitions(Attempt):
             return ""
         described = [self.origin, self.shares.terms(), stamps]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-
-def _log_uncompressed(key: DatasetKey, codec: Codec, content: Content) -> None:
-    """Log for which fields a codec did nothing: a warning if it was meant for them, or did nothing at all."""
-    stored = content.table.codecs
-    names = [field.name for field in content.spec.fields]
-    given = list(zip(names, codecs_of(codec, names), stored, strict=True))
-    for is_auto, why in (
-        (False, f"values of one size below {LEAST_ROW_BYTES} bytes are stored as they are"),
-        (True, f"a sample did not shrink to less than {AUTO_RATIO:.0%}, or values are small and of one size"),
-    ):
-        idle = [name for name, one, kept in given if one and kept == RAW and (one == "auto") == is_auto]
-        if idle:
-            is_meant = not is_auto and isinstance(codec, Mapping)
-            is_all = all(kept == RAW for _, one, kept in given if one)
-            level = logging.WARNING if is_meant or is_all else logging.INFO
-            _log.log(level, "yogadl: %s: codec= does nothing for the fields %s: %s", key, idle, why)
 
 
 def _codec_of(written: WrittenParts) -> str:
