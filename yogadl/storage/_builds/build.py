@@ -61,6 +61,22 @@ class Writing(NamedTuple):
     log_level: int
 
 
+class PartOptions(NamedTuple):
+    """How parts are written, and who is told.
+
+    Args:
+        part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
+        progress: Called with records so far, records in all if known, bytes so far.
+        exclusion: The right to build, checked before each part; ``None`` for a task, which has none.
+        log_level: The level of the message about size and time.
+    """
+
+    part_bytes: int | None
+    progress: Progress | None
+    exclusion: BuildExclusion | None = None
+    log_level: int = logging.INFO
+
+
 @dataclass(frozen=True)
 class Build:
     """An attempt to build a version: all partitions are written, and published together.
@@ -108,31 +124,20 @@ class Build:
         raise NotImplementedError
 
     def write_parts(
-        self,
-        source: Source,
-        folder: str,
-        part_bytes: int | None,
-        progress: Progress | None,
-        *,
-        origin: str | None = None,
-        exclusion: BuildExclusion | None = None,
-        log_level: int = logging.INFO,
+        self, source: Source, folder: str, how: PartOptions, origin: str | None = None
     ) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
 
         Args:
             source: The source.
             folder: The folder of the parts' receipts, and of unfinished files.
-            part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
-            progress: Called with records so far, records in all if known, bytes so far.
+            how: How large parts are, and who is told.
             origin: For a folder in which builds continue where a killed one stopped: the hash of all that
                 decides the records, empty if all records must be compared. ``None`` for a new folder.
-            exclusion: The right to build, checked before each part; ``None`` for a task, which has none.
-            log_level: The level of the message about size and time.
         """
         root = self.backend.root
         self._note_version()
-        terms = {} if origin is None else self._terms(source, part_bytes)
+        terms = {} if origin is None else self._terms(source, how.part_bytes)
         folder_receipts = Receipts(root, self.key, folder, source, terms, origin or "")
         receipts = [] if origin is None else folder_receipts.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
@@ -141,8 +146,8 @@ class Build:
         spec = receipts[-1].spec if receipts else source.spec
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
-            if exclusion is not None:
-                exclusion.check()
+            if how.exclusion is not None:
+                how.exclusion.check()
             first_record = sum(r.part.index.records for r in receipts)
             try:
                 samples = samples_of(path, part, spec, partial(read_dictionary, root, self.key.id))
@@ -161,10 +166,10 @@ class Build:
 
         with root.workplace(folder) as work:
             writer = CacheWriter(
-                work, spec, part_bytes=part_bytes, on_sealed=on_sealed, first_record=first,
+                work, spec, part_bytes=how.part_bytes, on_sealed=on_sealed, first_record=first,
                 codec=self.codec, dictionaries=dictionaries.find,
             )  # fmt: skip
-            sizes = _SizeReporter(self, source.length, work, progress, log_level)
+            sizes = _SizeReporter(self, source.length, work, how)
             has_mirror = not root.promises.renames
             try:
                 if first != source.length:
@@ -172,7 +177,7 @@ class Build:
                         writer.wait()
                         sizes.check(writer.records, writer.size_bytes, first)
                         if has_mirror:
-                            self._make_room(writer.size_bytes, columns, part_bytes)
+                            self._make_room(writer.size_bytes, columns, how.part_bytes)
                         writer.write(columns)
                 writer.finish()
                 sizes.check(writer.records, writer.size_bytes, first)
@@ -264,12 +269,9 @@ class InOrder(Build):
     def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
         """Write the source as one partition."""
         progress = report_to_both(writing.exclusion.report, writing.show)
-        receipts = self.write_parts(
-            source, self.folder, writing.options.part_bytes, progress,
-            origin=self.origin if source.can_start_anywhere else None,
-            exclusion=writing.exclusion, log_level=writing.log_level,
-        )  # fmt: skip
-        return self, [WrittenParts(receipts, {})]
+        how = PartOptions(writing.options.part_bytes, progress, writing.exclusion, writing.log_level)
+        origin = self.origin if source.can_start_anywhere else None
+        return self, [WrittenParts(self.write_parts(source, self.folder, how, origin), {})]
 
     def receipts(self, written: Sequence[WrittenParts | None]) -> list[Receipt]:
         """Return the receipts of all parts, in order."""
@@ -333,14 +335,11 @@ def describe_machine() -> dict[str, Any]:
 class _SizeReporter:
     """Report progress; after a while, log the expected size, and whether the disk may be too small."""
 
-    def __init__(
-        self, build: Build, length: int | None, work: Path, progress: Progress | None, log_level: int
-    ) -> None:
+    def __init__(self, build: Build, length: int | None, work: Path, how: PartOptions) -> None:
         self._build = build
         self._length = length
         self._work = work
-        self._progress = progress
-        self._log_level = log_level
+        self._how = how
         self._started = time.monotonic()
         self._has_logged = False
 
@@ -348,8 +347,8 @@ class _SizeReporter:
         written = records - first
         if not written:
             return
-        if self._progress is not None:
-            self._progress(records, self._length, size_bytes)
+        if self._how.progress is not None:
+            self._how.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
         if self._has_logged or elapsed_s < _LOG_AFTER_S:
             return
@@ -357,14 +356,14 @@ class _SizeReporter:
         free_bytes = shutil.disk_usage(self._work).free
         if self._length is None:
             _log.log(
-                self._log_level, "yogadl: %s: %s written, %s free",
+                self._how.log_level, "yogadl: %s: %s written, %s free",
                 self._build.key, in_words(size_bytes), in_words(free_bytes),
             )  # fmt: skip
             return
         rest_bytes = size_bytes * (self._length - records) // written
         rest_s = elapsed_s * (self._length - records) / written
         _log.log(
-            self._log_level,
+            self._how.log_level,
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip

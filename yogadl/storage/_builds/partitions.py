@@ -28,7 +28,7 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
+from yogadl.storage._builds.build import Build, PartOptions, content_of, describe_machine, require_like
 from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.publish import put_aside
@@ -211,7 +211,9 @@ class InPartitions(Build):
         if self.is_skipping and isinstance(source, RangeShare):
             source = ReadOnce.if_any(source.spec, source.readable_chunks(left_out.note))
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
-        receipts = [] if source is None else self.write_parts(source, folder, part_bytes, progress)
+        receipts = (
+            [] if source is None else self.write_parts(source, folder, PartOptions(part_bytes, progress))
+        )
         put = root.write if replaces else root.write_if_absent
         facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp, CODEC: self._codec_in_json}
         if self.is_skipping:
