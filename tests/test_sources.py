@@ -16,6 +16,7 @@ from inside import (
     Spec,
     columns_of,
     open_source,
+    sha256_of_data,
     spec_of,
 )
 
@@ -332,6 +333,13 @@ def test_a_tuple_of_dicts_is_records():
     source = open_source(({"x": np.arange(3)}, {"x": np.arange(3) + 1}))
     assert source.length == 2
     assert list(source.spec.keys()) == ["x"]
+
+
+def test_the_spec_of_a_source_by_column_is_a_part_of_its_hash():
+    source, other = ArraysSource({"x": np.arange(3)}), ArraysSource({"x": np.arange(3)})
+    assert sha256_of_data(source) == sha256_of_data(other)
+    other.spec = spec_of({"y": 1})
+    assert sha256_of_data(source) != sha256_of_data(other)
 
 
 @pytest.mark.parametrize(

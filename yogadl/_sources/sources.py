@@ -8,7 +8,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -83,10 +83,10 @@ class Source:
     fingerprints: Set[str] = frozenset()
     content_fingerprint: str | None = None
 
-    @functools.cached_property
-    def spec(self) -> Spec:
-        """The structure of a record."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # each class decides whether it is an attribute, which a hash of the source has, or not
+
+        @property
+        def spec(self) -> Spec: ...
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` to `length`, as columns that `CacheWriter.write` takes."""
@@ -144,7 +144,7 @@ class ReadOnce(Source):
     """Chunks of records that are read once."""
 
     def __init__(self, spec: Spec, chunks: Iterator[Columns]) -> None:
-        self.spec = spec
+        self.spec: Spec = spec
         self._chunks = chunks
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -357,7 +357,7 @@ class ArraysSource(Source):
             raise UnsupportedDataError(
                 f"{data!r:.60} has no columns; give an array for every field of the records"
             )
-        self.spec = Spec(tree)
+        self.spec: Spec = Spec(tree)
         forms.check_json(self.spec)
         forms.check_missing(lengths)
         self.length: int = next(iter(lengths.values()))

@@ -60,7 +60,7 @@ class BatchesSource(Source):
         def leaf(value: Any, path: str, _: Keys) -> Leaf:
             return leaf_at(path, 0, value, forms.allow_pickle)
 
-        self.spec = Spec(node_of(first_of_all, leaf, has_lists=True))  # a list in a batch is structure
+        self.spec: Spec = Spec(node_of(first_of_all, leaf, has_lists=True))  # a list in a batch is structure
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time, after reading those before."""

@@ -19,6 +19,7 @@ from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import BadValueError, Leaf, refuse
+from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, ResumableSource, Source
 from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._graph import Graph
@@ -182,6 +183,7 @@ class DatasetSource(ResumableSource):
             them is costly: the graph and the functions then determine all records.
     """
 
+    spec: Spec
     can_start_anywhere = True
     has_final_spec = True
 

@@ -336,7 +336,7 @@ class _Stored(Source):
         self._keeps_foreign = published.manifest.container == FOREIGN and not materialize
         self._reader: Reader | None = None
         self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
-        self.spec = published.manifest.spec
+        self.spec: Spec = published.manifest.spec
         self.length: int = published.manifest.records
         self.fingerprints = {published.manifest.fingerprint, *published.manifest.aliases}
         is_other = published.manifest.is_weak or (materialize and published.manifest.has_own_texts)

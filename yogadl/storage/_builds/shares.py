@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from yogadl._core.columns import Columns
+from yogadl._core.spec import Spec
 from yogadl._provenance.builder import sha256_of_data
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import Source
@@ -36,7 +37,7 @@ class RangeShare(Source):
         self._source = source
         self._first = first
         self._offset = offset
-        self.spec = source.spec
+        self.spec: Spec = source.spec
         self.length: int = end - first
         self.is_costly = source.is_costly
 
