@@ -136,7 +136,6 @@ class Build:
                 decides the records, empty if all records must be compared. ``None`` for a new folder.
         """
         root = self.backend.root
-        self._note_version()
         terms = {} if origin is None else self._terms(source, how.part_bytes)
         folder_receipts = Receipts(root, self.key, folder, source, terms, origin or "")
         receipts = [] if origin is None else folder_receipts.read()
@@ -268,6 +267,7 @@ class InOrder(Build):
 
     def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
         """Write the source as one partition."""
+        self._note_version()
         progress = report_to_both(writing.exclusion.report, writing.show)
         how = PartOptions(writing.options.part_bytes, progress, writing.exclusion, writing.log_level)
         origin = self.origin if source.can_start_anywhere else None

@@ -207,6 +207,7 @@ class InPartitions(Build):
             replaces: Whether its receipt replaces an existing one.
         """
         root = self.backend.root
+        self._note_version()
         left_out = LeftOut()
         if self.is_skipping and isinstance(source, RangeShare):
             source = ReadOnce.if_any(source.spec, source.readable_chunks(left_out.note))
