@@ -9,7 +9,7 @@ from typing import Any
 
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
-yogadl.storage._builds _build=build _engines=executors _shares=building adopted
+yogadl.storage._builds _build=build _engines=executors _shares=shares adopted
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
@@ -89,7 +89,7 @@ yogadl._provenance.builder Describer sha256_of_data
 yogadl._provenance.difference Difference difference
 yogadl._provenance.code names_read
 yogadl._provenance.members modules_of_packages=_modules_of_packages
-yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource open_source
+yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource Source open_source
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
 yogadl._order.draw sampled whole_weights
@@ -157,7 +157,7 @@ yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.backend remote_backend
 yogadl.storage._remote.opener MirrorOpener
-yogadl.storage._builds.building cut=records_per_share
+yogadl.storage._builds.shares cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests Spending
@@ -243,7 +243,7 @@ yogadl.storage._remote.planning GAP_BYTES MOST_HELD_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges _THREADS
 yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
-yogadl.storage._builds.building _SHARES _SHARE_BYTES
+yogadl.storage._builds.shares _SHARES _SHARE_BYTES
 yogadl._sources.sources SAMPLED_RECORDS
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
 """

@@ -33,7 +33,9 @@ SMALLER_MODULES = {
 
 # Where an object may be asked what it has, as it is a user's or of another library, or as the reason says.
 # All others declare what they are.
-GUESSING_ROOMS = ("_core", "_views", "_stream", "_order", "_format", "_dataref", "_streamed", "_mix")
+GUESSING_ROOMS = (
+    "_core", "_views", "_stream", "_order", "_format", "_dataref", "_streamed", "_mix", "storage/_builds",
+)  # fmt: skip
 GUESSES = {
     "_core/infer.py: nbytes": "a record may have a tensor of any library",
     "_core/json_value.py: tolist": "a record may have a tensor of any library",
@@ -45,6 +47,8 @@ GUESSES = {
     "_views/flat.py: __getitem__": "a user's function returns any sequence",
     "_views/records.py: columns": "an adapter makes a source of any class",
     "_views/stages.py: __qualname__": "a user's function may be any object that is called",
+    "storage/_builds/growth.py: kind": "a node that is no leaf has a kind",
+    "storage/_builds/options.py: submit": "a user's executor may be of any class",
 }
 
 # Functions that may have more parameters, with the reason.

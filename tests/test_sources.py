@@ -16,6 +16,7 @@ from inside import (
     Spec,
     columns_of,
     open_source,
+    sha256_of_data,
     spec_of,
 )
 
@@ -334,6 +335,13 @@ def test_a_tuple_of_dicts_is_records():
     assert list(source.spec.keys()) == ["x"]
 
 
+def test_the_spec_of_a_source_by_column_is_a_part_of_its_hash():
+    source, other = ArraysSource({"x": np.arange(3)}), ArraysSource({"x": np.arange(3)})
+    assert sha256_of_data(source) == sha256_of_data(other)
+    other.spec = spec_of({"y": 1})
+    assert sha256_of_data(source) != sha256_of_data(other)
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -346,4 +354,4 @@ def test_a_tuple_of_dicts_is_records():
     ],
 )
 def test_a_source_has_a_final_spec_if_no_record_can_have_another_shape(data, expected):
-    assert getattr(open_source(data), "has_final_spec", False) is expected
+    assert open_source(data).has_final_spec is expected

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import LeasePolicy, LocalBucket, Mirror, _build, open_source, remote_backend
+from inside import LeasePolicy, LocalBucket, Mirror, Source, _build, open_source, remote_backend
 from processes import in_child, mounting
 
 import yogadl
@@ -145,7 +145,7 @@ def build_with_small_files_only(folder: Path, part_bytes: int | None, limit_byte
     check_built(folder, rows(6), part_bytes, 6 * 1024)
 
 
-class Watched:
+class Watched(Source):
     """Columns, and whether any record of them was read."""
 
     can_start_anywhere = True

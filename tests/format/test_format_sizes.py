@@ -466,7 +466,7 @@ storage/test_storage_export.py: storage._catalogue.export._CHUNK_BYTES
 storage/test_storage_ranges.py: _format.rows.KEPT_BYTES .KEPT_ROW_BYTES storage._remote.planning.GAP_BYTES
     storage._remote.planning.MOST_RANGE_BYTES .PAGE_BYTES .MOST_HELD_BYTES
 storage/test_storage_shares.py: storage._builds.executors._PART_BYTES ._WAITING_BYTES
-    storage._builds.building._SHARE_BYTES
+    storage._builds.shares._SHARE_BYTES
 test_split.py: _views.shares._CHUNK_BYTES ._CHUNK_RECORDS
 test_json_value.py: _core.json_value.MAX_JSON_DEPTH ._ORJSON_DEPTH
 test_values.py: _core.infer.SAMPLED_RECORDS
@@ -504,7 +504,7 @@ def size_constants():
             "storage._remote.held_ranges",
             "storage._remote.planning",
             "storage._remote.ranges",
-            "storage._builds.building",
+            "storage._builds.shares",
             "storage._builds.receipts",
             "storage._builds.executors",
             "storage._catalogue.export",

@@ -282,7 +282,7 @@ def test_a_replacement_takes_nothing_of_what_it_replaces(storage, tmp_path, monk
     value = tmp_path / "value"
     value.write_text("1")
     source = yogadl.partitioned.of(range(3), functools.partial(from_file, value))
-    monkeypatch.setattr("yogadl.storage._builds.partitions.clear_attempt", lambda *_: None)
+    monkeypatch.setattr("yogadl.storage._builds.build.clear_attempt", lambda *_: None)
     monkeypatch.setattr("yogadl.storage._builds.building.clear_unresumable", lambda *_: None)
     storage.submit(source, "d", "1")
     assert list((tmp_path / "caches/d/builds").rglob("*.json"))

@@ -16,8 +16,8 @@ from sizes import constant
 
 import yogadl
 
-SHARES = constant("storage._builds.building._SHARES")
-SHARE_BYTES = constant("storage._builds.building._SHARE_BYTES")
+SHARES = constant("storage._builds.shares._SHARES")
+SHARE_BYTES = constant("storage._builds.shares._SHARE_BYTES")
 
 # How a source is cut.
 

@@ -83,9 +83,6 @@ class PartitionedSource(Source):
         forms: What is said about the values of records.
     """
 
-    can_start_anywhere = False
-    length = None
-
     def __init__(
         self,
         origin: Partitioned,

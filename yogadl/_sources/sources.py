@@ -6,8 +6,9 @@ import importlib
 import itertools
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -51,45 +52,130 @@ _ADAPTERS: Final = {
 }
 
 
-class Source(Protocol):
+class Source:
     """A source of records that can be read in order.
 
     Attributes:
         spec: The structure of a record; later records may show that shapes vary.
         length: The number of records, ``None`` if unknown.
         can_start_anywhere: Whether `chunks` can begin at any record without reading those before it.
-
-    A source may have more attributes. `is_costly` is true if its records are computed, as by a user's
-    ``__getitem__``: a build that continues an earlier one then compares only some of the records. `origin` is
-    the object that decides the records, if it is not the object that the source was opened from.
-    `has_final_spec` is true if no later record can show that shapes vary. `starts` lists the records, 0
-    first, at which reading starts faster than at others. ``write_partitions(write)`` is for a source that
-    lies on other machines: its own tasks call ``write(partition, records)``, and it returns the number of
-    partitions.
+        is_costly: Whether records are computed, as by a user's ``__getitem__``: a build that continues an
+            earlier one then compares only some of the records.
+        is_open: Whether other records of the same kind may show another structure than the first ones.
+        has_final_spec: Whether no later record can show that shapes vary.
+        starts: The records, 0 first, at which reading starts faster than at others; empty if unknown.
+        origin: The object that decides the records, if it is not the object that the source was opened from.
+        provenance: What the manifest says of the source.
+        metadata: What a version keeps, such as the names of classes.
+        fingerprints: Other fingerprints of the same records.
+        content_fingerprint: The fingerprint that the records must have, if it is known.
     """
 
-    @property
-    def spec(self) -> Spec: ...
+    length: int | None = None
+    can_start_anywhere: bool = False
+    is_costly: bool = False
+    is_open: bool = False
+    has_final_spec: bool = False
+    starts: Sequence[int] = ()
+    origin: Any = None
+    provenance: Mapping[str, Any] = MappingProxyType({})
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    fingerprints: Set[str] = frozenset()
+    content_fingerprint: str | None = None
 
-    @property
-    def length(self) -> int | None: ...
+    if TYPE_CHECKING:  # each class decides whether it is an attribute, which a hash of the source has, or not
 
-    @property
-    def can_start_anywhere(self) -> bool: ...
+        @property
+        def spec(self) -> Spec: ...
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` to `length`, as columns that `CacheWriter.write` takes."""
+        raise NotImplementedError
+
+    def as_source(self, forms: Forms) -> "Source":
+        """Return this source; one that can still say how values are stored returns another one.
+
+        Raises:
+            ConfigurationError: if `forms` say how values are stored.
+        """
+        refuse_forms(self, forms)
+        return self
+
+    def ending_before(self, end: int) -> "Source":
+        """Return a copy of this source that ends before record `end`."""
+        shortened = copy.copy(self)
+        shortened.length = end
+        return shortened
+
+    def rows(self, first: int, end: int) -> "Source | None":
+        """Return a source of these records alone, or ``None`` if the data can't be cut."""
+        return None
+
+    def file_of(self, number: int) -> str | None:
+        """Return the path of a record's file, if it is known."""
+        return None
 
 
-@runtime_checkable
-class Resumable(Protocol):
+class ResumableSource(Source):
     """A source that is read in order, but can save its position and continue there in another process."""
 
     def state(self, record: int) -> bytes | None:
-        """Return a state with which `restore` continues at this record, or None if there is none."""
+        """Return a state with which `restore` continues at this record, or ``None`` if there is none."""
+        raise NotImplementedError
 
     def restore(self, state: bytes) -> None:
         """Continue from a state that `state` returned, perhaps in an earlier process."""
+        raise NotImplementedError
+
+    def ending_before(self, end: int) -> Source:
+        """Return this source: a copy would not share its state."""
+        return self
+
+
+class SelfWritingSource(Source):
+    """A source that lies on other machines, whose own tasks write it."""
+
+    def write_partitions(self, write: Callable[[int, Any], object]) -> int:
+        """Call ``write(partition, records)`` in the source's own tasks; return the number of partitions."""
+        raise NotImplementedError
+
+
+class ReadOnce(Source):
+    """Chunks of records that are read once."""
+
+    def __init__(self, spec: Spec, chunks: Iterator[Columns]) -> None:
+        self.spec: Spec = spec
+        self._chunks = chunks
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records."""
+        return self._chunks
+
+    @classmethod
+    def if_any(cls, spec: Spec, chunks: Iterator[Columns]) -> "ReadOnce | None":
+        """Return a source of these chunks, or ``None`` if there are none."""
+        first = next(chunks, None)
+        return None if first is None else cls(spec, itertools.chain([first], chunks))
+
+
+class _PlainSource(Source):
+    """A source of a class of its own, which has the least that a source needs."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self.length = data.length
+        self.can_start_anywhere = data.can_start_anywhere
+
+    @functools.cached_property
+    def spec(self) -> Spec:
+        """The structure of a record."""
+        found: Spec = self._data.spec
+        return found
+
+    def chunks(self, start: int = 0) -> Iterator[Columns]:
+        """Yield the records from `start` on."""
+        found: Iterator[Columns] = self._data.chunks(start)
+        return found
 
 
 # Called with the index of a record that can't be read, and the reason.
@@ -110,9 +196,8 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
         source: Source = data.as_source(forms)
         return source
     if _has(data, "spec", "length", "can_start_anywhere", "chunks"):
-        _refuse_forms(data, forms)
-        source = data
-        return source
+        refuse_forms(data, forms)
+        return _PlainSource(data)
     adapted = adapted_source(data, forms)
     if adapted is not None:
         return adapted
@@ -128,7 +213,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
             f"an array of no dimension, {data}, is no source of records: give one item per record"
         )
     if _has(data, "spec", "columns", "record_bytes", "__len__"):
-        _refuse_forms(data, forms)
+        refuse_forms(data, forms)
         return RecordsSource(data, forms)
     if is_arrays(data):
         refuse_spec(data, forms)
@@ -151,7 +236,7 @@ def open_source(data: Any, forms: Forms = PLAIN) -> Source:
     )
 
 
-def _refuse_forms(data: Any, forms: Forms) -> None:
+def refuse_forms(data: Any, forms: Forms) -> None:
     """Refuse to say how values are stored of a source that has decided it.
 
     Raises:
@@ -192,11 +277,6 @@ def open_if_any(data: Any, forms: Forms = PLAIN) -> Source | None:
         if str(error) != NO_RECORDS:  # adapters raise the same text
             raise
         return None
-
-
-def is_open_source(source: Source) -> bool:
-    """Return whether other records of the same kind may show another structure than a source's first ones."""
-    return isinstance(source, IterableSource | ItemsSource) and source.is_open
 
 
 def adapted_source(data: Any, forms: Forms = PLAIN) -> Source | None:
@@ -248,7 +328,7 @@ def is_arrays(data: Any) -> bool:
     return columns and any(is_arrays(item) for item in data)
 
 
-class ArraysSource:
+class ArraysSource(Source):
     """A tree of equally long arrays: record i is item i of each array; no loop over records.
 
     Args:
@@ -277,10 +357,10 @@ class ArraysSource:
             raise UnsupportedDataError(
                 f"{data!r:.60} has no columns; give an array for every field of the records"
             )
-        self.spec = Spec(tree)
+        self.spec: Spec = Spec(tree)
         forms.check_json(self.spec)
         forms.check_missing(lengths)
-        self.length = next(iter(lengths.values()))
+        self.length: int = next(iter(lengths.values()))
         # The first item of a list does not determine the shapes of the others.
         self.has_final_spec = all(
             isinstance(column, np.ndarray) or not field.leaf.is_fixed
@@ -386,10 +466,8 @@ def first_records(
     return found
 
 
-class IterableSource:
+class IterableSource(Source):
     """Any iterable of records, read once, in order."""
-
-    can_start_anywhere = False
 
     def __init__(self, data: Iterable[Any], forms: Forms = PLAIN) -> None:
         self.length = len(data) if isinstance(data, Sized) else None
@@ -465,7 +543,7 @@ def _reason_of(error: Exception) -> str:
     return f"{type(cause).__name__}: {cause}"
 
 
-class ItemsSource:
+class ItemsSource(Source):
     """Any object with ``__len__`` and ``__getitem__``, read by position.
 
     Chunks are read through ``__getitems__``, as in PyTorch, if the object has it.
@@ -474,7 +552,7 @@ class ItemsSource:
     can_start_anywhere = True
 
     def __init__(self, data: Any, forms: Forms = PLAIN) -> None:
-        self.length = len(data)
+        self.length: int = len(data)
         self.is_costly = type(data) not in (list, tuple)
         self._data, self._said = data, forms
         self._forms = PLAIN  # until the first records show what "empty" is
@@ -495,7 +573,7 @@ class ItemsSource:
         self._spec = spec
 
     @property
-    def is_open(self) -> bool:
+    def is_open(self) -> bool:  # type: ignore[override]  # decided when it is needed
         """Whether other records may show another structure than the first ones."""
         self.spec  # noqa: B018  (reads the first records)
         return self._is_open
@@ -621,7 +699,7 @@ class ItemsSource:
         return chunks(spec, records, start, self._said.advise, are_constant=not self.is_costly)
 
 
-class RecordsSource:
+class RecordsSource(Source):
     """Records that can be read at random as columns: those of a `DataRef`, or of any object like it."""
 
     can_start_anywhere = True
@@ -638,7 +716,7 @@ class RecordsSource:
                 f"the fields {pickled_fields} are Python objects: to pickle them, pass allow_pickle=True; "
                 f"lists, dicts and None that map returns are values if declared, {spec_line}"
             )
-        self.length = len(records)
+        self.length: int = len(records)
         self._records = records
         lineage = getattr(records, "lineage", None)
         self.provenance = {} if lineage is None else {"from": lineage.to_json()}

@@ -6,7 +6,7 @@ from typing import Any, Final
 from yogadl._core.columns import Columns, field_column, size_of
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.infer import infer
-from yogadl._core.spec import check_keys
+from yogadl._core.spec import Spec, check_keys
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
@@ -58,11 +58,8 @@ def rows(cursor: Any, names: Sequence[str] | None = None) -> Source:  # a cursor
     return RowsSource(cursor, names)
 
 
-class RowsSource:
+class RowsSource(Source):
     """The rows of a cursor, read once, in order; see `rows` and `source`."""
-
-    can_start_anywhere = False
-    length = None
 
     def __init__(self, cursor: Any, names: Sequence[str] | None, forms: Forms = PLAIN) -> None:
         if cursor.description is None:
@@ -86,7 +83,7 @@ class RowsSource:
         sample = [dict(zip(self._names, _values(row), strict=True)) for row in self._first]
         forms = forms.for_sample(sample)
         self._missing = forms.missing
-        self.spec = infer(list(map(forms.filled, sample)), forms)
+        self.spec: Spec = infer(list(map(forms.filled, sample)), forms)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the rows from `start` on; the rows before `start` are fetched and dropped."""

@@ -146,7 +146,7 @@ class _FolderSource(ItemsSource):
         return folder
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
         """What a version keeps."""
         return {"classes": self.origin.classes}
 

@@ -25,7 +25,7 @@ from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf
 from yogadl._core.spec import DictNode, Node, Spec, check_keys
 from yogadl._format.columns import HeapValues, as_bytes
 from yogadl._format.fields import ENTRY_DTYPE, decode_value
-from yogadl._sources.sources import NO_RECORDS, refuse_spec
+from yogadl._sources.sources import NO_RECORDS, Source, refuse_spec
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Arrow types that have a stored form, and the spec of records of such columns.
@@ -603,11 +603,8 @@ def chunk_records(record_bytes: int) -> int:
     return max(1, min(_CHUNK_RECORDS, _CHUNK_BYTES // max(1, record_bytes)))
 
 
-class StreamSource:
+class StreamSource(Source):
     """Batches of Arrow, read once, in order."""
-
-    can_start_anywhere = False
-    length = None
 
     def __init__(self, reader: Any, forms: Forms) -> None:  # a pa.RecordBatchReader
         batches = iter(reader)
@@ -632,7 +629,7 @@ class Piece:
     batches: Callable[[], Iterable[Any]]
 
 
-class PiecesSource:
+class PiecesSource(Source):
     """Row groups of Parquet files of one schema, read one after the other."""
 
     can_start_anywhere = True
@@ -641,7 +638,7 @@ class PiecesSource:
 
     def __init__(self, schema: Any, pieces: Sequence[Piece], forms: Forms) -> None:
         self._pieces = pieces
-        self.length = sum(piece.records for piece in pieces)
+        self.length: int = sum(piece.records for piece in pieces)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
         # Whether lists and structs have nulls, only the records show.

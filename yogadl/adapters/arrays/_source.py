@@ -46,7 +46,7 @@ _TREES: Final = "json values"  # in the place of the type of a column that does 
 Rows = slice | Indices  # a slice has a start and a stop, and no step
 
 
-class FrameSource:
+class FrameSource(Source):
     """A table in memory, or mapped into it. Picklable if the table is.
 
     Args:
@@ -66,7 +66,7 @@ class FrameSource:
         read: Callable[[Any, Rows], Sequence[Values]],
         forms: Forms,
     ) -> None:
-        self.length = len(table)
+        self.length: int = len(table)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
         self._table, self._read = table, read

@@ -36,15 +36,12 @@ def _is_sequence(data: Any) -> bool:
     return any(kind.__name__ == "Sequence" and "keras" in kind.__module__ for kind in type(data).__mro__)
 
 
-class BatchesSource:
+class BatchesSource(Source):
     """The records in the batches of a finite `PyDataset`, or of a `Sequence` of Keras 2, read once, in order.
 
     A record is one row of every array of a batch, in the batch's tree: a batch (x, y) has records (x, y). The
     batches may be of any length, and of NumPy, TensorFlow, PyTorch (in memory) or JAX.
     """
-
-    can_start_anywhere = False
-    length = None  # unknown until the last batch
 
     def __init__(self, batches: Any, forms: Forms = PLAIN) -> None:
         count = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
@@ -63,7 +60,7 @@ class BatchesSource:
         def leaf(value: Any, path: str, _: Keys) -> Leaf:
             return leaf_at(path, 0, value, forms.allow_pickle)
 
-        self.spec = Spec(node_of(first_of_all, leaf, has_lists=True))  # a list in a batch is structure
+        self.spec: Spec = Spec(node_of(first_of_all, leaf, has_lists=True))  # a list in a batch is structure
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on, a batch at a time, after reading those before."""

@@ -23,7 +23,7 @@ from yogadl._core.protocols import Column
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._sources.partitioned import Partitioned
-from yogadl._sources.sources import Source, open_source
+from yogadl._sources.sources import SelfWritingSource, Source, open_source
 from yogadl.adapters._checks import RECORD_COLUMN
 from yogadl.errors import ConfigurationError, UnsupportedDataError, WorkerDiedError
 
@@ -111,16 +111,13 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:
     return DatasetSource(data, forms) if isinstance(data, ray.data.Dataset) else None
 
 
-class DatasetSource(Source):
+class DatasetSource(SelfWritingSource):
     """The rows of a Ray dataset as records: dicts with a value for each column.
 
     Args:
         dataset: The dataset.
         forms: What is said about the values of records.
     """
-
-    length = None
-    can_start_anywhere = False
 
     def __init__(self, dataset: "ray.data.Dataset", forms: Forms) -> None:
         self._dataset = dataset

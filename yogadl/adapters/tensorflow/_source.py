@@ -19,7 +19,8 @@ from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.leaf import BadValueError, Leaf, refuse
-from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl._core.spec import Spec
+from yogadl._sources.sources import NO_RECORDS, ResumableSource, Source
 from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._graph import Graph
 from yogadl.adapters.tensorflow._specs import (
@@ -169,7 +170,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of T
     return DatasetSource(data) if isinstance(data, tf.data.Dataset) else None
 
 
-class DatasetSource:
+class DatasetSource(ResumableSource):
     """The records of a tf.data pipeline, read in order.
 
     One iterator is kept and continues. To go back, or far ahead, another iterator begins at the nearest state
@@ -182,6 +183,7 @@ class DatasetSource:
             them is costly: the graph and the functions then determine all records.
     """
 
+    spec: Spec
     can_start_anywhere = True
     has_final_spec = True
 

@@ -286,7 +286,7 @@ def _columns_of(data: Any, forms: Forms) -> "ArraysSource | SubsetSource | None"
     return ArraysSource(arrays_in(data, 0), forms)
 
 
-class SubsetSource:
+class SubsetSource(Source):
     """Some records of a source by column, in the order of a `Subset`'s indices; a record may come twice."""
 
     can_start_anywhere = True
@@ -294,7 +294,7 @@ class SubsetSource:
     def __init__(self, parent: "ArraysSource | SubsetSource", indices: Sequence[int]) -> None:
         self.spec: Spec = parent.spec
         self.has_final_spec: bool = parent.has_final_spec
-        self.length = len(indices)
+        self.length: int = len(indices)
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
         self._parent = parent

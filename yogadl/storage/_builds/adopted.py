@@ -19,7 +19,7 @@ from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
 from yogadl._format.foreign import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
-from yogadl._sources.sources import NO_RECORDS, Source
+from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 from yogadl.storage._builds.adopted_files import checked_paths, format_named, format_of, listed_files
 from yogadl.storage._builds.build import PlannedBuild, content_of
@@ -66,10 +66,11 @@ class AdoptedSource(PartitionedSource):
         self._format = format
         self._groups = groups
         self._is_read = is_read
-        self.provenance = dict(provenance)
+        self.provenance: dict[str, Any] = dict(provenance)
+        self.spec = format.spec
         files = [[file.address, file.size_bytes, file.tag] for group in groups for file in group]
         text = json.dumps([files, repr(format), is_read])
-        self.origin: Any = hashlib.sha256(text.encode()).hexdigest()
+        self.origin = hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def files(self) -> Iterator[ForeignFile]:
@@ -80,11 +81,6 @@ class AdoptedSource(PartitionedSource):
     def partitions(self) -> int:
         """The number of groups."""
         return len(self._groups)
-
-    @property
-    def spec(self) -> Spec:
-        """The structure of a record."""
-        return self._format.spec
 
     def partition(self, number: int) -> Partition:
         """Return one group."""
@@ -97,10 +93,6 @@ class AdoptedSource(PartitionedSource):
             CacheFormatError: if one has.
         """
         _check_all(self._stores, self.files)
-
-    def chunks(self, start: int = 0) -> Iterator[Any]:
-        """Refuse to be read as one: the build writes groups."""
-        raise AssertionError("foreign files are adopted in groups")
 
 
 class _Group(Partition):
@@ -126,9 +118,7 @@ class _Group(Partition):
 
     def source(self, like: Spec | None = None) -> Source | None:
         """Open the files; ``None`` if they have no records."""
-        columns = self._columns()
-        first = next(columns, None)
-        return None if first is None else _GroupRecords(self.spec, itertools.chain([first], columns))
+        return ReadOnce.if_any(self.spec, self._columns())
 
     def _columns(self) -> Iterator[Columns]:
         for file in self._files:
@@ -170,21 +160,6 @@ def _check_all(stores: ForeignStores, files: Iterable[ForeignFile]) -> None:
         with ThreadPoolExecutor(_READERS) as pool:
             for _ in pool.map(check, far):
                 pass
-
-
-class _GroupRecords:
-    """Records that are given once, as a source."""
-
-    length = None
-    can_start_anywhere = False
-
-    def __init__(self, spec: Spec, columns: Iterator[Any]) -> None:
-        self.spec = spec
-        self._columns = columns
-
-    def chunks(self, start: int = 0) -> Iterator[Any]:
-        """Yield the records."""
-        return self._columns
 
 
 def adopt(

@@ -6,30 +6,36 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from yogadl._core.arguments import in_words
 from yogadl._core.columns import CHUNK_BYTES, Columns, size_of, widen
+from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, library_version
 from yogadl._core.leaf import Leaf
-from yogadl._core.progress import Progress
+from yogadl._core.progress import Progress, report_to_both
 from yogadl._core.spec import Spec
-from yogadl._format.codec import SAME, Codec, described
+from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, SAME, Codec, codecs_of, described
 from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts
-from yogadl._format.manifest import digest_of
+from yogadl._format.manifest import CODEC, digest_of
+from yogadl._format.writer import CacheWriter
 from yogadl._sources.sources import Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._builds.publish import Content
-from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, samples_of
-from yogadl.storage._catalogue.backend import BuildExclusion
+from yogadl.storage._builds.dictionaries import Dictionaries
+from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.publish import Content, clear_attempt, publish
+from yogadl.storage._builds.receipts import STATE, Receipt, Receipts, WrittenParts, samples_of
+from yogadl.storage._builds.shares import Shares
+from yogadl.storage._catalogue.backend import Backend, BuildExclusion
+from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.root import Root, trashed_names
 
@@ -39,43 +45,99 @@ _log = logging.getLogger("yogadl")
 _LOG_AFTER_S: Final = 10.0
 
 
-@dataclass(frozen=True)
-class Build:
-    """Writes the parts of a source below a storage's root, each with a receipt.
+class Writing(NamedTuple):
+    """How the holder of the right to build writes all of a source.
 
     Args:
-        root: The root below which the parts are written.
-        key: The version to build.
-        part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
-        progress: Called with records so far, records in all if known, bytes so far.
-        exclusion: The right to build this key, held by the caller; ``None`` for a task, which has none.
-        log_level: The log level of the message about size and time: a warning if no progress bar shows them.
-        on_receipt_written: Called when a part's receipt is written, before the part is moved to its place.
-        codec: How values are compressed.
-        shared: The folder of what all writers of this build have in common: the dictionaries.
+        options: The options of the build, with the largest size of a part.
+        exclusion: The right to build; held by the caller.
+        show: Shows the progress.
+        log_level: The level of what is logged of size and time: a warning if no progress bar shows them.
     """
 
-    root: Root
-    key: DatasetKey
+    options: BuildOptions
+    exclusion: BuildExclusion
+    show: Progress | None
+    log_level: int
+
+
+class PartOptions(NamedTuple):
+    """How parts are written, and who is told.
+
+    Args:
+        part_bytes: Parts are sealed before they hold more; ``None`` lets them grow up to 1 GiB.
+        progress: Called with records so far, records in all if known, bytes so far.
+        exclusion: The right to build, checked before each part; ``None`` for a task, which has none.
+        log_level: The level of the message about size and time.
+    """
+
     part_bytes: int | None
     progress: Progress | None
-    exclusion: BuildExclusion | None
-    log_level: int
-    on_receipt_written: Callable[[], None]
-    codec: Codec = None
-    shared: str = ""
+    exclusion: BuildExclusion | None = None
+    log_level: int = logging.INFO
 
-    def run(self, source: Source, folder: str, origin: str | None = None) -> list[Receipt]:
+
+@dataclass(frozen=True)
+class Build:
+    """An attempt to build a version: all partitions are written, and published together.
+
+    Its classes declare who writes them, and what else may happen meanwhile. Picklable, if the source is.
+
+    Args:
+        backend: The storage of the cache.
+        key: The version to build.
+        count: The number of partitions.
+        run: The name that distinguishes this build from other builds of the same key.
+        folder: The folder of the partitions' receipts.
+        shares: A share of the source for each partition, if there is one source.
+        origin: The hash of all that decides the records of the source; empty if records must be compared.
+        codec: How values are compressed.
+        forms: What is said about the values of records.
+        is_skipping: Whether records that can't be read are left out.
+    """
+
+    backend: Backend
+    key: DatasetKey
+    count: int
+    run: str
+    folder: str
+    shares: Shares | None = None
+    origin: str = ""
+    codec: Codec = None
+    forms: Forms = PLAIN
+    is_skipping: bool = False
+
+    def write_all(self, source: Source, writing: Writing) -> "tuple[Build, Sequence[WrittenParts | None]]":
+        """Write all of a source; return this build, with the number of partitions, and what each has.
+
+        Raises:
+            WorkerDiedError: if workers died repeatedly at the same partition; the error names it.
+        """
+        raise NotImplementedError
+
+    def receipts(self, written: Sequence[WrittenParts | None]) -> list[Receipt]:
+        """Return the receipts of all parts, in order, of what was written.
+
+        Raises:
+            ConfigurationError: if a partition is not written, or its parts do not exist any more.
+        """
+        raise NotImplementedError
+
+    def write_parts(
+        self, source: Source, folder: str, how: PartOptions, origin: str | None = None
+    ) -> list[Receipt]:
         """Read `source` to its end and return the receipts of all parts, in order.
 
         Args:
             source: The source.
             folder: The folder of the parts' receipts, and of unfinished files.
+            how: How large parts are, and who is told.
             origin: For a folder in which builds continue where a killed one stopped: the hash of all that
                 decides the records, empty if all records must be compared. ``None`` for a new folder.
         """
-        terms = {} if origin is None else self._terms(source)
-        folder_receipts = Receipts(self.root, self.key, folder, source, terms, origin or "")
+        root = self.backend.root
+        terms = {} if origin is None else self._terms(source, how.part_bytes)
+        folder_receipts = Receipts(root, self.key, folder, source, terms, origin or "")
         receipts = [] if origin is None else folder_receipts.read()
         first = receipts[-1].first_record + receipts[-1].part.index.records if receipts else 0
         if receipts:
@@ -83,41 +145,38 @@ class Build:
         spec = receipts[-1].spec if receipts else source.spec
 
         def on_sealed(path: Path, part: SealedPart, spec: Spec) -> None:
-            if self.exclusion is not None:
-                self.exclusion.check()
+            if how.exclusion is not None:
+                how.exclusion.check()
             first_record = sum(r.part.index.records for r in receipts)
             try:
-                samples = samples_of(path, part, spec, partial(read_dictionary, self.root, self.key.id))
+                samples = samples_of(path, part, spec, partial(read_dictionary, root, self.key.id))
             except CacheFormatError as error:
                 raise StorageError(
                     errno.EIO,
                     f"a part that was just written can't be read, so the disk may be failing: {error}",
                 ) from error
             receipt = Receipt(first_record, part, spec, samples, folder_receipts.origin)
-            folder_receipts.keep(path, receipt, self.on_receipt_written)
+            folder_receipts.keep(path, receipt, self._wait_for_prune)
             receipts.append(receipt)
 
-        from yogadl._format.writer import CacheWriter  # imports lmdb, which reading does not need
-        from yogadl.storage._builds.dictionaries import Dictionaries
-
-        dictionaries = Dictionaries(self.root, self.key, self.shared)
+        dictionaries = Dictionaries(root, self.key, self.folder)
         if first != source.length:
             dictionaries.train_ahead(source, self.codec)
 
-        with self.root.workplace(folder) as work:
+        with root.workplace(folder) as work:
             writer = CacheWriter(
-                work, spec, part_bytes=self.part_bytes, on_sealed=on_sealed, first_record=first,
+                work, spec, part_bytes=how.part_bytes, on_sealed=on_sealed, first_record=first,
                 codec=self.codec, dictionaries=dictionaries.find,
             )  # fmt: skip
-            sizes = _SizeReporter(self, source.length, work)
-            has_mirror = not self.root.promises.renames
+            sizes = _SizeReporter(self, source.length, work, how)
+            has_mirror = not root.promises.renames
             try:
                 if first != source.length:
                     for columns in source.chunks(first):
                         writer.wait()
                         sizes.check(writer.records, writer.size_bytes, first)
                         if has_mirror:
-                            self._make_room(writer.size_bytes, columns)
+                            self._make_room(writer.size_bytes, columns, how.part_bytes)
                         writer.write(columns)
                 writer.finish()
                 sizes.check(writer.records, writer.size_bytes, first)
@@ -132,23 +191,108 @@ class Build:
             )
         return receipts
 
-    def _make_room(self, written_bytes: int, columns: Columns) -> None:
+    def _make_room(self, written_bytes: int, columns: Columns, part_bytes: int | None) -> None:
         """Make room in the mirror for a chunk, and for the part that earlier chunks have begun.
 
         The size of that part is counted twice, because LMDB writes whole pages, and the part before it may be
         sealed at the same time.
         """
-        begun_bytes = min(written_bytes, self.part_bytes or written_bytes)
-        self.root.make_room(CHUNK_BYTES + 2 * (begun_bytes + sum(map(_bytes_of, columns))))
+        begun_bytes = min(written_bytes, part_bytes or written_bytes)
+        self.backend.root.make_room(CHUNK_BYTES + 2 * (begun_bytes + sum(map(_bytes_of, columns))))
 
-    def _terms(self, source: Source) -> dict[str, Any]:
+    def _terms(self, source: Source, part_bytes: int | None) -> dict[str, Any]:
         """Return the values that an earlier build must share with this one for its parts to be used."""
         return {
             "length": source.length,
-            "part_bytes": self.part_bytes,
-            "replaces": digest_replaced(self.root, self.key),
+            "part_bytes": part_bytes,
+            "replaces": digest_replaced(self.backend.root, self.key),
             **({} if self.codec is None else {"codec": described(self.codec)}),
         }
+
+    def _wait_for_prune(self) -> None:
+        """Do nothing: the right to build excludes prunes."""
+
+    def _note_version(self) -> None:
+        """Write the version's name into the folder of its builds, whose name does not contain it."""
+        root, note = self.backend.root, _names.version_note(_names.builds(self.key))
+        if root.size(note) is None:
+            root.write(note, self.key.version.encode())
+
+    @property
+    def _entries(self) -> dict[str, Any]:
+        """What the manifest says of the build, beside the builder."""
+        return {}
+
+    def publish(
+        self,
+        content: Content,
+        builder: dict[str, Any],
+        exclusion: BuildExclusion,
+        *,
+        replaces: bool,
+        aside: str,
+    ) -> Published | None:
+        """Publish the content that was made of the receipts; return it, unless another one is the version.
+
+        Args:
+            content: The content made of the receipts of all parts, perhaps with parts of a base before them.
+            builder: The manifest's description of the builder, without run and number of partitions.
+            exclusion: The right to build; held by the caller.
+            replaces: Whether the cache replaces an existing version.
+            aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
+        """
+        root = self.backend.root
+        builder = builder | self._entries
+        if self.codec:
+            builder |= {CODEC: described(self.codec)}
+        published = publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces)
+        if published is None:
+            return None
+        if self.codec and content.run.records:
+            _log_uncompressed(self.key, self.codec, content)
+        self._put_leftovers_aside(aside)
+        clear_attempt(root, self.key, self.folder)
+        return published
+
+    def _put_leftovers_aside(self, aside: str) -> None:
+        """Put aside what writers that are not needed any more have left."""
+
+
+@dataclass(frozen=True)
+class InOrder(Build):
+    """A build by one process, which reads the source in order and needs no receipt of its only partition.
+
+    A build that was killed is continued after its last part, where the folder is one that builds continue in.
+    """
+
+    def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
+        """Write the source as one partition."""
+        self._note_version()
+        progress = report_to_both(writing.exclusion.report, writing.show)
+        how = PartOptions(writing.options.part_bytes, progress, writing.exclusion, writing.log_level)
+        origin = self.origin if source.can_start_anywhere else None
+        return self, [WrittenParts(self.write_parts(source, self.folder, how, origin), {})]
+
+    def receipts(self, written: Sequence[WrittenParts | None]) -> list[Receipt]:
+        """Return the receipts of all parts, in order."""
+        return [receipt for one in written if one is not None for receipt in one.receipts]
+
+
+def _log_uncompressed(key: DatasetKey, codec: Codec, content: Content) -> None:
+    """Log for which fields a codec did nothing: a warning if it was meant for them, or did nothing at all."""
+    stored = content.table.codecs
+    names = [field.name for field in content.spec.fields]
+    given = list(zip(names, codecs_of(codec, names), stored, strict=True))
+    for is_auto, why in (
+        (False, f"values of one size below {LEAST_ROW_BYTES} bytes are stored as they are"),
+        (True, f"a sample did not shrink to less than {AUTO_RATIO:.0%}, or values are small and of one size"),
+    ):
+        idle = [name for name, one, kept in given if one and kept == RAW and (one == "auto") == is_auto]
+        if idle:
+            is_meant = not is_auto and isinstance(codec, Mapping)
+            is_all = all(kept == RAW for _, one, kept in given if one)
+            level = logging.WARNING if is_meant or is_all else logging.INFO
+            _log.log(level, "yogadl: %s: codec= does nothing for the fields %s: %s", key, idle, why)
 
 
 def digest_replaced(root: Root, key: DatasetKey) -> str | None:
@@ -191,10 +335,11 @@ def describe_machine() -> dict[str, Any]:
 class _SizeReporter:
     """Report progress; after a while, log the expected size, and whether the disk may be too small."""
 
-    def __init__(self, build: Build, length: int | None, work: Path) -> None:
+    def __init__(self, build: Build, length: int | None, work: Path, how: PartOptions) -> None:
         self._build = build
         self._length = length
         self._work = work
+        self._how = how
         self._started = time.monotonic()
         self._has_logged = False
 
@@ -202,8 +347,8 @@ class _SizeReporter:
         written = records - first
         if not written:
             return
-        if self._build.progress is not None:
-            self._build.progress(records, self._length, size_bytes)
+        if self._how.progress is not None:
+            self._how.progress(records, self._length, size_bytes)
         elapsed_s = time.monotonic() - self._started
         if self._has_logged or elapsed_s < _LOG_AFTER_S:
             return
@@ -211,18 +356,18 @@ class _SizeReporter:
         free_bytes = shutil.disk_usage(self._work).free
         if self._length is None:
             _log.log(
-                self._build.log_level, "yogadl: %s: %s written, %s free",
+                self._how.log_level, "yogadl: %s: %s written, %s free",
                 self._build.key, in_words(size_bytes), in_words(free_bytes),
             )  # fmt: skip
             return
         rest_bytes = size_bytes * (self._length - records) // written
         rest_s = elapsed_s * (self._length - records) / written
         _log.log(
-            self._build.log_level,
+            self._how.log_level,
             "yogadl: %s: about %s in all, %.0f s left, %s free",
             self._build.key, in_words(size_bytes + rest_bytes), rest_s, in_words(free_bytes),
         )  # fmt: skip
-        if rest_bytes > free_bytes and self._build.root.promises.renames:
+        if rest_bytes > free_bytes and self._build.backend.root.promises.renames:
             _log.warning(
                 "yogadl: %s may not fit on the disk: if the other records are as large as those so far, %s "
                 "are still to be written to %s, and %s are free",

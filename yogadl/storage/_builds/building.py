@@ -1,7 +1,4 @@
-"""Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks.
-
-A *share* is the part of a source that one process can read alone: a partition of the build.
-"""
+"""Begin builds of a source, for one process that holds the right to build, or in partitions for any tasks."""
 
 import errno
 import hashlib
@@ -9,35 +6,40 @@ import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from yogadl._core.arguments import in_words
-from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, is_version, new_key
 from yogadl._core.operation import one_operation
-from yogadl._core.progress import Progress, Tally, must_log, report_to_both, showing_progress
+from yogadl._core.progress import Progress, must_log, showing_progress
 from yogadl._core.protocols import DataRef, RandomAccess, views_of
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import SAME, Codec, checked_codec, codecs_of, described
 from yogadl._format.manifest import checked_metadata
 from yogadl._provenance.builder import Call, sha256_of_data
-from yogadl._sources.partitioned import Partition, PartitionedSource
-from yogadl._sources.sources import ItemsSource, RecordsSource, Source, open_source
+from yogadl._sources.partitioned import PartitionedSource
+from yogadl._sources.sources import ItemsSource, RecordsSource, SelfWritingSource, Source, open_source
 from yogadl._views.functions import with_found_spec
 from yogadl._views.records import SourceRecords
 from yogadl.errors import ConfigurationError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
-from yogadl.storage._builds.build import PlannedBuild, describe_machine, digest_replaced
-from yogadl.storage._builds.executors import ENGINES, write_all, write_by_source
-from yogadl.storage._builds.left_out import LeftOut, all_left_out, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.options import BuildOptions
-from yogadl.storage._builds.partitions import Partitions, Shares
-from yogadl.storage._builds.receipts import ending_before
+from yogadl.storage._builds.build import (
+    Build,
+    InOrder,
+    PlannedBuild,
+    Writing,
+    describe_machine,
+    digest_replaced,
+)
+from yogadl.storage._builds.executors import ByItsSource, Parallel
+from yogadl.storage._builds.left_out import all_left_out, refuse_other_metadata, with_metadata
+from yogadl.storage._builds.options import ENGINES, BuildOptions
+from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage._builds.shares import Shares, shares_of
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.tags import refuse_tag
@@ -48,14 +50,6 @@ from yogadl.storage._leases.locks import exclusive_build_unless
 _log = logging.getLogger("yogadl")
 
 _DIGITS: Final = 24  # of the hash that names a run
-# A source with random access is cut into about this many shares, whatever the number of workers. So a slow or
-# killed worker costs little, and a build with more workers can continue one with fewer. Rounding of the size
-# makes somewhat fewer or more shares; there are more if shares would be larger than _SHARE_BYTES.
-_SHARES: Final = 48
-_SHARE_BYTES: Final = 2**27
-# A share's size is rounded up to a multiple of a power of two, by an eighth at most, so that parts end at the
-# ends of blocks.
-_MAX_ROUNDING_SHARE: Final = 8
 
 
 class PartitionedBuild:
@@ -171,7 +165,7 @@ def begin_build(
     shares = shares_of(source, partitions)
 
     def hash_of_data(strict: bool = isinstance(data, DataRef)) -> str:  # if not strict, it may be of samples
-        return origin or sha256_of_data(getattr(source, "origin", data), strict=strict)
+        return origin or _hash_of(source, data, strict=strict)
 
     try:
         data_sha256 = shares.origin(hash_of_data) or hash_of_data()
@@ -189,8 +183,8 @@ def begin_build(
     folder = _names.partitioned(key, name, shares.count)
     return PartitionedBuild(
         Partitions(
-            backend, key, shares.count, name, folder, shares, data_sha256,
-            is_named=run is not None, codec=codec, forms=forms,
+            backend, key, shares.count, name, folder, shares, data_sha256, codec, forms,
+            is_named=run is not None,
         )
     )  # fmt: skip
 
@@ -208,6 +202,11 @@ def _with_all_records(data_sha256: str, source: Source) -> str:
         return data_sha256
     described = [data_sha256, *(one.hash_of_all(sha256_of_data) for one in sampled.values())]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _hash_of(source: Source, data: Any, *, strict: bool = False) -> str:
+    """Return the hash of the code and values that a source was made from."""
+    return sha256_of_data(data if source.origin is None else source.origin, strict=strict)
 
 
 def _check_names(codec: Codec, source: Source) -> None:
@@ -319,44 +318,27 @@ def _build(
     replaces: bool,
 ) -> Published | None:
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
-    if options.codec == SAME:
-        options = replace(options, codec=checked_codec(planned.codec))
+    codec = checked_codec(planned.codec) if options.codec == SAME else options.codec
+    options = replace(options, codec=codec, part_bytes=options.part_bytes or backend.part_bytes)
     source = _open(planned.data, options, planned.like)
     planned.check(source)
     refuse_other_metadata(source, options.metadata or {})
     machine = describe_machine()
 
     def sha256() -> str:
-        return call.sha256() if call else sha256_of_data(getattr(source, "origin", planned.data))
+        return call.sha256() if call else _hash_of(source, planned.data)
 
-    part_bytes, aside = options.part_bytes or backend.part_bytes, _names.unresumable(key, token)
-    left_out = LeftOut()
     with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
-        build = _partitions(backend, key, source, options, part_bytes, sha256, token)
+        build = _begun(backend, key, source, options, sha256, token)
         if options.check_space:
             _check_space(backend.root, key, source, build.folder, options.codec)
-        if build.run:  # else the only writer does it
-            build.train_dictionaries(source)
         log_level = logging.WARNING if must_log(options.progress) else logging.INFO  # of the progress
-        if not build.run:
-            progress = report_to_both(exclusion.report, show)
-            receipts = build.write(
-                0, source, "", part_bytes, progress, exclusion=exclusion, log_level=log_level
-            )
-        else:
-            if hasattr(source, "write_partitions"):
-                build = write_by_source(source, build, part_bytes, aside)
-                exclusion.check()
-            else:
-                say = partial(_log.log, log_level)
-                tally = Tally(f"yogadl: {key}", build.count, source.length, show, exclusion.report, say)
-                write_all(build, options.workers, options.engine, part_bytes, tally, exclusion)
-            written = build.written()
-            left_out = all_left_out(written)
-            if left_out.count == source.length:
-                reason = left_out.records[0]["reason"]
-                raise UnsupportedDataError(f"{key}: none of {source.length} records can be read: {reason}")
-            receipts = build.receipts(written)
+        build, written = build.write_all(source, Writing(options, exclusion, show, log_level))
+        left_out = all_left_out(written)
+        if left_out.count == source.length:
+            reason = left_out.records[0]["reason"]
+            raise UnsupportedDataError(f"{key}: none of {source.length} records can be read: {reason}")
+        receipts = build.receipts(written)
         if left_out.count:
             first = left_out.records[0]
             _log.warning(
@@ -366,7 +348,8 @@ def _build(
         if isinstance(source, PartitionedSource):
             source.check_at_end()
         content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
-        builder = machine | getattr(source, "provenance", {}) | (call.manifest() if call else {})
+        builder = {**machine, **source.provenance, **(call.manifest() if call else {})}
+        aside = _names.unresumable(key, token)
         return build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
 
@@ -392,15 +375,14 @@ def _open(data: Any, options: BuildOptions, like: Spec | None) -> Source:
     return source
 
 
-def _partitions(
+def _begun(
     backend: Backend,
     key: DatasetKey,
     source: Source,
     options: BuildOptions,
-    part_bytes: int | None,
     sha256: Callable[[], str],
     token: str,
-) -> Partitions:
+) -> Build:
     """Begin a build of a source, or continue one that was killed; the caller holds the right to build.
 
     Args:
@@ -408,7 +390,6 @@ def _partitions(
         key: The version.
         source: The source.
         options: The options of the build.
-        part_bytes: As for the build.
         sha256: Returns a hash of the code and values that the source was made from.
         token: A name of this attempt alone.
 
@@ -417,35 +398,34 @@ def _partitions(
     """
     codec, forms = options.codec, options.forms()
     _check_names(codec, source)
-    writes_itself = hasattr(source, "write_partitions")
-    if writes_itself and (options.workers > 1 or options.engine not in (None, *ENGINES)):
-        raise ConfigurationError(
-            "the tasks that make the records of this source also write them: leave out workers and engine"
-        )
-    is_cut = options.engine is not None or options.workers > 1 or isinstance(source, PartitionedSource)
-    is_cut = is_cut or options.is_skipping
-    if not writes_itself and not is_cut:
-        if not source.can_start_anywhere:
-            return Partitions(backend, key, 1, "", _names.unresumable(key, token), codec=codec)
-        origin = forms.decide(_origin_of(source, sha256))
-        return Partitions(backend, key, 1, "", _names.resumable(key), origin=origin, codec=codec)
-    run, shares, origin = token, None, ""
-    if not writes_itself:
-        shares = shares_of(source)
-        try:
-            origin = forms.decide(shares.origin(sha256))
-            skips = {"on_error": "skip"} if options.is_skipping else {}
-            run = run_of(backend, key, shares, origin, codec, part_bytes=part_bytes, **skips)
-        except ConfigurationError as error:
-            _log.info(
-                "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
+    if isinstance(source, SelfWritingSource):
+        if options.workers > 1 or options.engine not in (None, *ENGINES):
+            raise ConfigurationError(
+                "the tasks that make the records of this source also write them: leave out workers and engine"
             )
-            origin = ""
-    count = 0 if shares is None else shares.count  # a source that writes itself tells it at the end
-    folder = _names.parallel(key, run)
-    build = Partitions(
-        backend, key, count, run, folder, shares, origin,
-        is_skipping=options.is_skipping, codec=codec, forms=forms,
+        folder = _names.parallel(key, token)
+        build: Parallel = ByItsSource(backend, key, 0, token, folder, codec=codec, forms=forms)
+        build.put_others_aside()
+        return build
+    is_cut = options.engine is not None or options.workers > 1 or options.is_skipping
+    if not is_cut and not isinstance(source, PartitionedSource):
+        if not source.can_start_anywhere:
+            return InOrder(backend, key, 1, token, _names.unresumable(key, token), codec=codec)
+        origin = forms.decide(_origin_of(source, sha256))
+        return InOrder(backend, key, 1, token, _names.resumable(key), origin=origin, codec=codec)
+    shares, run, origin = shares_of(source), token, ""
+    try:
+        found = forms.decide(shares.origin(sha256))
+        skips = {"on_error": "skip"} if options.is_skipping else {}
+        run = run_of(backend, key, shares, found, codec, part_bytes=options.part_bytes, **skips)
+        origin = found
+    except ConfigurationError as error:
+        _log.info(
+            "yogadl: %s: if this build is killed, the next one starts from the beginning: %s", key, error
+        )
+    build = Parallel(
+        backend, key, shares.count, run, _names.parallel(key, run), shares, origin, codec, forms,
+        is_skipping=options.is_skipping,
     )  # fmt: skip
     build.put_others_aside()
     return build
@@ -453,9 +433,9 @@ def _partitions(
 
 def _origin_of(source: Source, sha256: Callable[[], str]) -> str:
     """Return the hash of all that decides a source's records; empty if all records must be compared."""
-    if not getattr(source, "is_costly", False):
+    if not source.is_costly:
         return ""
-    decisive = {"provenance": getattr(source, "provenance", {}), "sha256": sha256()}
+    decisive = {"provenance": dict(source.provenance), "sha256": sha256()}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
@@ -468,7 +448,7 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec
     Raises:
         StorageError: if the version does not fit.
     """
-    if source.length is None or not root.promises.renames or not getattr(source, "has_final_spec", False):
+    if source.length is None or not root.promises.renames or not source.has_final_spec:
         return
     codecs = codecs_of(codec, [field.name for field in source.spec.fields])
     leaves = [field.leaf for field, one in zip(source.spec.fields, codecs, strict=True) if one is None]
@@ -487,167 +467,3 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec
             "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
             "yogadl build",
         )
-
-
-def shares_of(source: Source, count: int | None = None) -> Shares:
-    """Cut a source into shares.
-
-    Args:
-        source: A source with random access, or in partitions.
-        count: The number of shares, or ``None`` for a suitable number, or that of its partitions.
-
-    Raises:
-        ConfigurationError: if the source can only be read in order, or has another number of partitions.
-    """
-    if isinstance(source, PartitionedSource):
-        if count not in (None, source.partitions):
-            raise ConfigurationError(f"the source has {source.partitions} partitions, not {count}")
-        return _PartitionShares(source)
-    if source.length is None or not source.can_start_anywhere:
-        raise ConfigurationError(
-            "workers, an engine and tasks need a source that can be read in pieces: one with __len__ and "
-            "__getitem__, or one in partitions (yogadl.partitioned). Submit an iterable without workers and "
-            "engine"
-        )
-    length = source.length
-    if count is not None:
-        return _RangeShares(source, [length * k // count for k in range(count + 1)])
-    record_bytes = sum(field.leaf.row_bytes for field in source.spec.fields if field.leaf.is_fixed)
-    records = records_per_share(length, record_bytes)
-    bounds = [0]
-    for start in getattr(source, "starts", range(0, length, records)):
-        if start - bounds[-1] >= records:
-            bounds.append(start)
-    return _RangeShares(source, [*bounds, length])
-
-
-def records_per_share(length: int, record_bytes: int) -> int:
-    """Return the number of records in each share of a source but the last.
-
-    Args:
-        length: The number of records, at least one.
-        record_bytes: The known part of a record's size.
-    """
-    shares = max(_SHARES, -(-length * record_bytes // _SHARE_BYTES))
-    records = max(1, length // shares)  # rounded down: few records make more shares, not half as many
-    step = 1 << max(0, (records // _MAX_ROUNDING_SHARE).bit_length() - 1)
-    return -(-records // step) * step
-
-
-class _RangeShares:
-    """The shares of a source with random access: records from one number to another."""
-
-    def __init__(self, source: Source, bounds: list[int]) -> None:
-        self._source = source
-        self._bounds = bounds
-
-    @property
-    def count(self) -> int:
-        return len(self._bounds) - 1
-
-    @property
-    def spec(self) -> Spec:
-        return self._source.spec
-
-    @property
-    def whole(self) -> Source:
-        return self._source
-
-    def __getitem__(self, number: int) -> "_RangeShare":
-        return _RangeShare(self._source, self._bounds[number], self._bounds[number + 1])
-
-    def alone(self, number: int) -> "_RangeShare":
-        first, end = self._bounds[number : number + 2]
-        rows = self._source.rows(first, end) if hasattr(self._source, "rows") and first < end else None
-        return self[number] if rows is None else _RangeShare(rows, first, end, first)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(self._source, "metadata", {})
-        return found
-
-    def terms(self) -> Any:
-        return self._bounds
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        return hash_of_data() if getattr(self._source, "is_costly", False) else ""
-
-
-class _RangeShare:
-    """A range of records, as a share and as a source of its own.
-
-    Args:
-        source: The whole source, or its records from `offset` on.
-        first: The number of the share's first record.
-        end: The number after its last record.
-        offset: The number of the first record of `source`.
-    """
-
-    stamp = ""
-    can_start_anywhere = True
-
-    def __init__(self, source: Source, first: int, end: int, offset: int = 0) -> None:
-        self._source = source
-        self._first = first
-        self._offset = offset
-        self.spec = source.spec
-        self.length = end - first
-        self.is_costly: bool = getattr(source, "is_costly", False)
-
-    def __str__(self) -> str:
-        return f"records {self._first} to {self._first + self.length - 1}"
-
-    def source(self) -> "_RangeShare | None":
-        return self if self.length else None
-
-    def readable_chunks(self, leave_out: Callable[[int, str, str | None], None]) -> Iterator[Columns]:
-        """Yield the share's records that can be read."""
-        source: Any = self._source
-        first = self._first - self._offset
-
-        def note(index: int, reason: str) -> None:
-            file = source.file_of(index) if hasattr(source, "file_of") else None
-            leave_out(index + self._offset, reason, file)
-
-        chunks: Iterator[Columns] = source.readable_chunks(first, first + self.length, note)
-        return chunks
-
-    def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the share's records."""
-        records_left, offset_in_source = self.length - start, self._first - self._offset
-        for columns in ending_before(self._source, offset_in_source + self.length).chunks(
-            offset_in_source + start
-        ):
-            count = min(records_left, len(columns[0]))
-            yield [column[:count] for column in columns]
-            records_left -= count
-            if records_left == 0:
-                return
-
-
-class _PartitionShares:
-    """The shares of a source in partitions."""
-
-    whole = None
-
-    def __init__(self, source: PartitionedSource) -> None:
-        self._source = source
-
-    @property
-    def count(self) -> int:
-        return self._source.partitions
-
-    def __getitem__(self, number: int) -> Partition:
-        return self._source.partition(number)
-
-    alone = __getitem__
-
-    @property
-    def spec(self) -> Spec:
-        return self._source.spec
-
-    def terms(self) -> Any:
-        return self.count
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        return sha256_of_data(self._source.origin, strict=True)

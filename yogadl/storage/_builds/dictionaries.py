@@ -11,9 +11,9 @@ from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, codecs_of, name_of
 from yogadl._format.columns import ForeignValues, StoredColumn, as_heap, joined, stored_column
 from yogadl._format.writer import SAMPLE_BYTES
 from yogadl._sources.partitioned import PartitionedSource
-from yogadl._sources.sources import Resumable, Source
+from yogadl._sources.sources import ResumableSource, SelfWritingSource, Source
 from yogadl.storage import _names
-from yogadl.storage._builds.receipts import DICTIONARY, ending_before
+from yogadl.storage._builds.receipts import DICTIONARY
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")
@@ -54,8 +54,7 @@ class Dictionaries:
             self.root.write(_names.dictionary(self.key.id, name_of(found)), found)
         return found
 
-    # `source` may also be what only yields partitions.
-    def train_ahead(self, source: Any, codec: Codec, *, reads_twice: bool = False) -> None:
+    def train_ahead(self, source: Source, codec: Codec, *, reads_twice: bool = False) -> None:
         """Train the dictionaries on records from everywhere in a source, if it can be read so.
 
         Args:
@@ -84,11 +83,11 @@ class Dictionaries:
         return self.root.size(self._note(number)) is None
 
 
-def _can_be_sampled(source: Any, reads_twice: bool) -> bool:
+def _can_be_sampled(source: Source, reads_twice: bool) -> bool:
     """Return whether records in the middle of a source are there, and may be read for this."""
-    is_readable = reads_twice or not getattr(source, "is_costly", False)
-    is_other = isinstance(source, PartitionedSource | Resumable) or hasattr(source, "write_partitions")
-    return is_readable and not is_other and bool(source.can_start_anywhere) and source.length is not None
+    is_readable = (reads_twice or not source.is_costly) and source.can_start_anywhere
+    is_other = isinstance(source, PartitionedSource | ResumableSource | SelfWritingSource)
+    return is_readable and not is_other and source.length is not None
 
 
 def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn]:
@@ -97,7 +96,7 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
     found: dict[int, list[StoredColumn]] = {number: [] for number in fields}
     bounds = [source.length * place // _PLACES for place in range(_PLACES + 1)]
     end_s = time.monotonic() + _SAMPLE_S
-    count = 1 if getattr(source, "is_costly", False) else _FIRST_RECORDS
+    count = 1 if source.is_costly else _FIRST_RECORDS
     records = size_bytes = 0
     for done, place in enumerate(_VISITED, 1):
         started_s = time.monotonic()
@@ -133,7 +132,7 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
 def _read(source: Source, fields: Iterable[int], first: int, end: int) -> Iterator[list[StoredColumn]]:
     """Yield the columns of these fields of the records from `first` to `end`."""
     left = end - first
-    for columns in ending_before(source, end).chunks(first) if left else ():
+    for columns in source.ending_before(end).chunks(first) if left else ():
         leaves = source.spec.fields
         yield [stored_column(leaves[number].leaf, columns[number][:left]) for number in fields]
         left -= len(columns[0])

@@ -1,25 +1,31 @@
 """Write the partitions of a build by worker processes of this process, or by tasks of any executor."""
 
 import concurrent.futures
-import functools
 import importlib
+import logging
 import pickle
+import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from yogadl._core.progress import Tally
+from yogadl._sources.sources import SelfWritingSource, Source
 from yogadl._workers.messages import pickled
 from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
-from yogadl.storage._builds.partitions import Partitions
+from yogadl.storage import _names
+from yogadl.storage._builds.build import Build, Writing
+from yogadl.storage._builds.options import ENGINES
+from yogadl.storage._builds.partitions import InPartitions
 from yogadl.storage._builds.publish import put_aside
-from yogadl.storage._builds.receipts import Receipt
+from yogadl.storage._builds.receipts import Receipt, WrittenParts
 from yogadl.storage._catalogue.backend import BuildExclusion
 
-# The executors of yogadl, by name: the module and class of each.
-ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
+_log = logging.getLogger("yogadl")
+
 # What the workers of a build share.
 _PRELOAD: Final = (__name__, "yogadl._format.writer")
 # The interval between reports of progress.
@@ -50,72 +56,94 @@ class WrittenCounts(NamedTuple):
     size_bytes: int
 
 
-def write_all(
-    build: Partitions,
-    workers: int,
-    engine: concurrent.futures.Executor | str | None,
-    part_bytes: int | None,
-    tally: Tally,
-    exclusion: BuildExclusion,
-) -> None:
-    """Write all partitions that are not written yet, by worker processes or an executor's tasks.
+@dataclass(frozen=True)
+class Parallel(InPartitions):
+    """A build whose partitions are written for one process that holds the right to build.
 
-    Args:
-        build: The build.
-        workers: The number of processes that read; with 0 or 1, and no engine, this process reads.
-        engine: An executor whose tasks read, in place of workers, or the name of one in `ENGINES`.
-        part_bytes: The largest size of a part; ``None`` makes one part of each share.
-        tally: Counts the progress.
-        exclusion: The right to build the version; held by the caller.
-
-    Raises:
-        WorkerDiedError: if workers died repeatedly at the same partition; the error names it.
+    They are written by this process or its worker processes, or by an executor's tasks. If the process dies,
+    the next builder continues with the partitions that have a receipt.
     """
-    part_bytes = part_bytes or _PART_BYTES
-    if engine is not None:
-        tasks: Any = engine
-        if isinstance(engine, str):
-            module, name = ENGINES[engine]
-            tasks = getattr(importlib.import_module(module), name)()
 
-        def submit(partition: int) -> _SubmittedTask:
-            assert build.shares is not None
-            share = build.shares.alone(partition)
-            arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
-            task = tasks.submit(write_partition, arguments)
-            if not isinstance(task, concurrent.futures.Future):
-                raise ConfigurationError(
-                    "the engine must be a concurrent.futures.Executor, but submit of this "
-                    f"{type(tasks).__name__} did not return a concurrent.futures.Future; for a Client of "
-                    "Dask pass client.get_executor()"
+    def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
+        """Write all partitions that are not written yet.
+
+        Raises:
+            WorkerDiedError: if workers died repeatedly at the same partition; the error names it.
+        """
+        self.train_dictionaries(source)
+        options, exclusion, show, log_level = writing
+        say = partial(_log.log, log_level)
+        tally = Tally(f"yogadl: {self.key}", self.count, source.length, show, exclusion.report, say)
+        part_bytes = options.part_bytes or _PART_BYTES
+        if options.engine is not None:
+            _run_tasks(self, tally, exclusion, _submitting(self, options.engine, part_bytes))
+        elif options.workers <= 1:
+            _write_in_this_process(self, part_bytes, tally, exclusion)
+        else:
+            arguments = pickled((self, part_bytes), stays_here=True)
+            count = min(options.workers, self.count)
+            with worker_pool(count, arguments, _PRELOAD, lambda counts: tally.note(*counts)) as pool:
+                _run_tasks(
+                    self, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k)
                 )
-            return _SubmittedTask(task, partition, len(arguments))
+        return self, self.written()
 
-        _run_tasks(build, tally, exclusion, submit)
-    elif workers <= 1:
-        _write_in_this_process(build, part_bytes, tally, exclusion)
-    else:
-        arguments = pickled((build, part_bytes), stays_here=True)
-        count = min(workers, build.count)
-        with worker_pool(count, arguments, _PRELOAD, lambda counts: tally.note(*counts)) as pool:
-            _run_tasks(build, tally, exclusion, lambda k: _SubmittedTask(pool.call(_write_in_worker, k), k))
+    def put_others_aside(self) -> None:
+        """Put aside the files that other builds of this version left, such as builds of other code."""
+        root = self.backend.root
+        names = root.names(_names.builds(self.key), ".json")
+        for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:
+            folder = f"{_names.builds(self.key)}/{run}"
+            if _names.is_parallel(run) and folder != self.folder:
+                put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
 
 
-def write_by_source(source: Any, build: Partitions, part_bytes: int | None, aside: str) -> Partitions:
-    """Let a source write its records by its own tasks; return the build with their number of partitions.
+@dataclass(frozen=True)
+class ByItsSource(Parallel):
+    """A build whose source writes its records by its own tasks; one that fails can't be continued."""
 
-    A failed build of this kind can't be continued: its files are moved to the folder `aside`.
-    """
-    try:
-        count = source.write_partitions(functools.partial(build.write_records, part_bytes=part_bytes))
-    except BaseException:
-        put_aside(build.backend.root, build.folder, aside)
-        raise
-    return replace(build, count=count)
+    def write_all(self, source: Source, writing: Writing) -> tuple[Build, Sequence[WrittenParts | None]]:
+        """Let the source write all partitions, the number of which only it knows."""
+        assert isinstance(source, SelfWritingSource)
+        try:
+            count = source.write_partitions(
+                partial(self.write_records, part_bytes=writing.options.part_bytes)
+            )
+        except BaseException:
+            put_aside(self.backend.root, self.folder, _names.unresumable(self.key, self.run))
+            raise
+        writing.exclusion.check()
+        build = replace(self, count=count)
+        return build, build.written()
+
+
+def _submitting(
+    build: Parallel, engine: concurrent.futures.Executor | str, part_bytes: int
+) -> Callable[[int], _SubmittedTask]:
+    """Return a function that submits the task of a partition to an executor, or to one in `ENGINES`."""
+    tasks: Any = engine
+    if isinstance(engine, str):
+        module, name = ENGINES[engine]
+        tasks = getattr(importlib.import_module(module), name)()
+
+    def submit(partition: int) -> _SubmittedTask:
+        assert build.shares is not None
+        share = build.shares.alone(partition)
+        arguments = pickled((replace(build, shares=None), partition, share, part_bytes), stays_here=False)
+        task = tasks.submit(write_partition, arguments)
+        if not isinstance(task, concurrent.futures.Future):
+            raise ConfigurationError(
+                "the engine must be a concurrent.futures.Executor, but submit of this "
+                f"{type(tasks).__name__} did not return a concurrent.futures.Future; for a Client of "
+                "Dask pass client.get_executor()"
+            )
+        return _SubmittedTask(task, partition, len(arguments))
+
+    return submit
 
 
 def _write_in_this_process(
-    build: Partitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion
+    build: InPartitions, part_bytes: int, tally: Tally, exclusion: BuildExclusion
 ) -> None:
     for partition in range(build.count):
 
@@ -129,7 +157,7 @@ def _write_in_this_process(
 
 
 def _run_tasks(
-    build: Partitions,
+    build: InPartitions,
     tally: Tally,
     exclusion: BuildExclusion,
     submit: Callable[[int], _SubmittedTask],
@@ -166,7 +194,7 @@ def _has_room(waiting: Sequence[int], least: int) -> bool:
     return len(waiting) < least or (len(waiting) < _MOST_WAITING and sum(waiting) < _WAITING_BYTES)
 
 
-def _result(build: Partitions, sent: _SubmittedTask) -> WrittenCounts:
+def _result(build: InPartitions, sent: _SubmittedTask) -> WrittenCounts:
     try:
         return sent.task.result()
     except WorkerDiedError as error:
@@ -180,7 +208,7 @@ def write_partition(arguments: bytes) -> WrittenCounts:
 
 
 def _write_in_worker(
-    arguments: tuple[Partitions, int], report: Callable[[Any], None], partition: int
+    arguments: tuple[InPartitions, int], report: Callable[[Any], None], partition: int
 ) -> WrittenCounts:
     """Write a partition in a worker process."""
     build, part_bytes = arguments

@@ -316,7 +316,7 @@ def _refuse_to_compress_foreign(root: Root, manifest: Manifest, codec: Codec) ->
             )
 
 
-class _Stored:
+class _Stored(Source):
     """The stored records of a version as a source; pickled values are not unpickled.
 
     All blocks are compared with their checksums. Picklable: each worker opens the version itself.
@@ -336,14 +336,14 @@ class _Stored:
         self._keeps_foreign = published.manifest.container == FOREIGN and not materialize
         self._reader: Reader | None = None
         self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
-        self.spec = published.manifest.spec
-        self.length = published.manifest.records
+        self.spec: Spec = published.manifest.spec
+        self.length: int = published.manifest.records
         self.fingerprints = {published.manifest.fingerprint, *published.manifest.aliases}
         is_other = published.manifest.is_weak or (materialize and published.manifest.has_own_texts)
         self.content_fingerprint = None if is_other else published.manifest.fingerprint
         # The compacted cache keeps the provenance of its base.
-        self.provenance = _without_machine(published.manifest.builder)
-        self.provenance["compacts"] = published.manifest.key.version
+        of_base = _without_machine(published.manifest.builder)
+        self.provenance = {**of_base, "compacts": published.manifest.key.version}
         if not self.length:
             raise UnsupportedDataError(NO_RECORDS)
 

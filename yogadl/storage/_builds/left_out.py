@@ -2,13 +2,11 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from yogadl._core.columns import Columns
 from yogadl._core.key import DatasetKey
-from yogadl._core.spec import Spec
 from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
 from yogadl._sources.sources import RecordsSource, Source
 from yogadl.errors import CacheFormatError, ConfigurationError
@@ -63,40 +61,13 @@ def all_left_out(written: Sequence[WrittenParts | None]) -> LeftOut:
     return every
 
 
-class _Readable:
-    """Records that are read once, as a source."""
-
-    length = None
-    can_start_anywhere = False
-
-    def __init__(self, spec: Spec, chunks: Iterator[Columns]) -> None:
-        self.spec = spec
-        self._chunks = chunks
-
-    def chunks(self, start: int = 0) -> Iterator[Columns]:
-        """Yield the records."""
-        return self._chunks
-
-
-def readable(share: Any, left_out: LeftOut) -> Source | None:
-    """Return a source of the records of a share that can be read; None if there are none.
-
-    Args:
-        share: The share; its source reads records one by one.
-        left_out: Gets the others.
-    """
-    chunks: Iterator[Columns] = share.readable_chunks(left_out.note)
-    first = next(chunks, None)
-    return None if first is None else _Readable(share.spec, itertools.chain([first], chunks))
-
-
-def refuse_other_metadata(source: Any, known: dict[str, Any]) -> None:
+def refuse_other_metadata(source: Source, known: dict[str, Any]) -> None:
     """Refuse a source whose metadata, such as the names of classes, differ from those of a base or a user.
 
     Raises:
         ConfigurationError: if they differ.
     """
-    for name, value in getattr(source, "metadata", {}).items():
+    for name, value in source.metadata.items():
         if known.get(name, value) != value:
             raise ConfigurationError(
                 f"metadata: {name!r} of these records is {value!r:.100}, but of those before or as given "
@@ -107,8 +78,8 @@ def refuse_other_metadata(source: Any, known: dict[str, Any]) -> None:
 def with_metadata(
     content: Content,
     given: dict[str, Any] | None,
-    source: Any = None,
-    key: DatasetKey | None = None,
+    source: Source,
+    key: DatasetKey,
     left_out: LeftOut | None = None,
 ) -> Content:
     """Return the content with the metadata of this build, and what a copy has of its source.
@@ -126,22 +97,22 @@ def with_metadata(
     Raises:
         CacheFormatError: if the records are not those that a version had which is copied.
     """
-    is_copy = content.run.records == getattr(source, "length", None) and not (left_out and left_out.count)
+    is_copy = content.run.records == source.length and not (left_out and left_out.count)
     if is_copy:  # else there are a base's records, too, or not all of the source
-        content = content.with_aliases(getattr(source, "fingerprints", ()))
+        content = content.with_aliases(source.fingerprints)
         if isinstance(source, RecordsSource):
             kept = content.metadata or source.metadata_of_copy
             content = replace(content, earlier=content.earlier or source.earlier, metadata=kept)
-        if getattr(source, "content_fingerprint", None) not in (None, content.fingerprint):
+        if source.content_fingerprint not in (None, content.fingerprint):
             raise CacheFormatError(
                 f"{key}: the records that were read do not have the fingerprint of the version that they "
                 "come from: bytes were changed since it was built. Find out which by verify, and restore "
                 "them, or build that version again"
             )
     base = content.metadata
-    metadata = getattr(source, "metadata", {}) | (base if given is None else given)
+    metadata = {**source.metadata, **(base if given is None else given)}
     listed = LeftOut.of(base.get(LEFT_OUT))
-    if left_out is not None and key is not None:
+    if left_out is not None:
         versioned = [{**entry, "version": key.version} for entry in left_out.records]
         listed.add(LeftOut(left_out.count, versioned))
     if listed.count:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.forms import Forms, forms_of
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from yogadl._core.progress import Progress
+
+# The executors of yogadl, by name: the module and class of each.
+ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,6 @@ class BuildOptions:
         return replace(forms, continues=like is not None)
 
     def _check_engine(self) -> None:
-        from yogadl.storage._builds.executors import ENGINES
-
         if self.workers > 1:
             raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
         if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):

@@ -11,18 +11,16 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
-from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.key import DatasetKey
 from yogadl._core.progress import Progress
 from yogadl._core.spec import Spec
-from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, Codec, codec_in_words, codecs_of, described
+from yogadl._format.codec import codec_in_words, described
 from yogadl._format.manifest import CODEC, LEFT_OUT
 from yogadl._sources.partitioned import Partition
-from yogadl._sources.sources import ItemsSource, IterableSource, Source, is_open_source, open_if_any
+from yogadl._sources.sources import ItemsSource, IterableSource, ReadOnce, Source, open_if_any
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -30,13 +28,12 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, content_of, describe_machine, require_like
+from yogadl.storage._builds.build import Build, PartOptions, content_of, describe_machine, require_like
 from yogadl.storage._builds.dictionaries import Dictionaries
-from yogadl.storage._builds.left_out import LeftOut, readable, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.publish import Content, clear_attempt, publish, put_aside
+from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
+from yogadl.storage._builds.publish import put_aside
 from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
-from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._builds.shares import RangeShare, Share
 from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import exclusive_build
 
@@ -48,91 +45,16 @@ _DIGITS: Final = 32  # of the hash in a receipt
 _STRUCTURE: Final = "structure"  # the file in a run's folder that says what all its partitions have
 
 
-class Share(Protocol):
-    """One share of a source; its text describes it in messages. Picklable if the source is."""
-
-    @property
-    def stamp(self) -> str:
-        """A text that changes if the share's records may have changed; empty if there is no such text."""
-
-    def source(self) -> Source | None:
-        """Open the share; return ``None`` if it has no records."""
-
-
-class Shares(Protocol):
-    """A source, cut into shares. Picklable if the source is."""
-
-    @property
-    def count(self) -> int:
-        """The number of shares."""
-
-    @property
-    def spec(self) -> Spec:
-        """The structure of the first records."""
-
-    @property
-    def whole(self) -> Source | None:
-        """The source that they were cut from, if all of it can be read here."""
-
-    def __getitem__(self, number: int) -> Share:
-        """Return one share."""
-
-    def alone(self, number: int) -> Share:
-        """Return one share with only the part of the source that it needs, to send elsewhere."""
-
-    def terms(self) -> Any:
-        """Return a JSON value that describes how the source was cut."""
-
-    def origin(self, hash_of_data: Callable[[], str]) -> str:
-        """Return the hash of all that decides the records; empty if records must be compared.
-
-        Args:
-            hash_of_data: Returns the hash of the code and values that the source was made from.
-
-        Raises:
-            ConfigurationError: if no hash is certain, and records can't be compared.
-        """
-
-
 @dataclass(frozen=True)
-class Partitions:
-    """The partitions of a build. Picklable, if their source is; a partition can be written repeatedly.
+class InPartitions(Build):
+    """A build of partitions that are written independently of each other, each with a receipt."""
 
-    Args:
-        backend: The storage of the cache.
-        key: The version to build.
-        count: The number of partitions.
-        run: The name that distinguishes this build from other builds of the same key; empty for a build by
-            one process, whose only partition is published as soon as it is written, without a receipt.
-        folder: The folder of the partitions' receipts.
-        shares: A share of the source for each partition, if there is one source.
-        origin: The hash of all that decides the records of the source; empty if records must be compared.
-        is_named: Whether the caller named the run; otherwise its name is made from the source.
-        is_skipping: Whether records that can't be read are left out.
-        codec: How values are compressed.
-        forms: What is said about the values of records.
+    is_by_tasks: ClassVar[bool] = False
+    """Whether tasks write the partitions, which hold no right to build.
+
+    Otherwise all partitions are written for one process that holds it. A partition that was written from
+    other records is then written again, instead of being an error.
     """
-
-    backend: Backend
-    key: DatasetKey
-    count: int
-    run: str
-    folder: str
-    shares: Shares | None = None
-    origin: str = ""
-    is_named: bool = False
-    is_skipping: bool = False
-    codec: Codec = None
-    forms: Forms = PLAIN
-
-    @property
-    def is_by_tasks(self) -> bool:
-        """Whether tasks write the partitions, which hold no right to build.
-
-        Otherwise all partitions are written for one process that holds it. A partition that was written from
-        other records is then written again, instead of being an error.
-        """
-        return _names.is_partitioned(self.folder.rpartition("/")[2])
 
     def _receipt_name(self, partition: int) -> str:
         return f"{self.folder}/{partition:08d}.json"
@@ -149,12 +71,11 @@ class Partitions:
         """Write a partition of these records, unless it has a receipt of the same codec."""
         is_there = self.backend.root.size(self._receipt_name(partition)) is not None
         written = self._read(partition) if is_there else None
-        is_other = written is not None and _made_by(written) != self._made_by
-        if written is None or is_other or self._has_other_codec(written):
+        if written is None or self._how_else(written):
             forms = replace(self.forms, allow_pickle=allow_pickle or self.forms.allow_pickle)
             like = self._agreed(None)
             source = open_if_any(records, replace(forms, like=like))
-            if like is None and source is not None and is_open_source(source):
+            if like is None and source is not None and source.is_open:
                 like = self._agreed(source.spec)
                 if like is not None and not like.is_like(source.spec):
                     raise ConfigurationError(
@@ -185,13 +106,11 @@ class Partitions:
             assert self.shares is not None
             share = self.shares[partition]
         written = self._read(partition)
-        is_other_data = written is not None and _made_by(written) != self._made_by
-        is_other = is_other_data or (written is not None and self._has_other_codec(written))
-        if written is not None and is_other:
-            what = "by other code, arguments or values" if is_other_data else f"with {_codec_of(written)}"
+        other = "" if written is None else self._how_else(written)
+        if other:
             _log.warning(
                 "yogadl: %s: %s was written %s: it is written again",
-                self.key, self.described(partition, share), what,
+                self.key, self.described(partition, share), other,
             )  # fmt: skip
         elif written is not None:
             # Of a partition, only the stamp is compared.
@@ -208,9 +127,9 @@ class Partitions:
         try:
             stamp = share.stamp  # before the share is opened, so that a change during the read is detected
             if self.is_by_tasks and self.shares is not None:
-                self.train_dictionaries(self.shares.whole)
+                self.train_dictionaries(self.shares.source)
             source = self._opened(partition, share)
-            return self.write(partition, source, stamp, part_bytes, progress, replaces=is_other)
+            return self.write(partition, source, stamp, part_bytes, progress, replaces=other != "")
         except Exception as error:
             error.add_note(f"in {self.described(partition, share)}")
             raise
@@ -225,7 +144,7 @@ class Partitions:
         except UnsupportedDataError:  # its records alone may not show what others do
             like = None if partition == 0 else self._agreed(None)
             if like is None and partition and self.shares is not None:
-                like = self._agreed(self.shares.spec)
+                like = self._agreed(self.shares.source.spec)
             if like is None:
                 raise
             return share.source(like)
@@ -233,7 +152,7 @@ class Partitions:
             return source
         like = self._agreed(found if partition == 0 and source.is_open else None)
         if like is None and source.is_open and self.shares is not None:
-            like = self._agreed(self.shares.spec)
+            like = self._agreed(self.shares.source.spec)
         return source if like is None or like.is_like(source.spec) else share.source(like)
 
     def _agreed(self, found: Spec | None) -> Spec | None:
@@ -276,8 +195,6 @@ class Partitions:
         progress: Progress | None,
         *,
         replaces: bool = False,
-        exclusion: BuildExclusion | None = None,
-        log_level: int = logging.INFO,
     ) -> list[Receipt]:
         """Write a partition, whether or not it is written; the first receipt counts.
 
@@ -288,23 +205,16 @@ class Partitions:
             part_bytes: The largest size of a part.
             progress: As for a build.
             replaces: Whether its receipt replaces an existing one.
-            exclusion: The right to build, to be checked before each part; ``None`` for a task.
-            log_level: As for `Build`.
         """
         root = self.backend.root
         self._note_version()
-        build = Build(
-            root, self.key, part_bytes, progress, exclusion, log_level, self._wait_for_prune,
-            self.codec, self.folder,
-        )  # fmt: skip
-        if not self.run:
-            assert source is not None
-            return build.run(source, self.folder, self.origin if source.can_start_anywhere else None)
         left_out = LeftOut()
-        if self.is_skipping and source is not None:
-            source = readable(source, left_out)
+        if self.is_skipping and isinstance(source, RangeShare):
+            source = ReadOnce.if_any(source.spec, source.readable_chunks(left_out.note))
         folder = f"{self.folder}/{partition:08d}-{secrets.token_hex(8)}"
-        receipts = [] if source is None else build.run(source, folder)
+        receipts = (
+            [] if source is None else self.write_parts(source, folder, PartOptions(part_bytes, progress))
+        )
         put = root.write if replaces else root.write_if_absent
         facts: dict[str, Any] = {"made_by": self._made_by, "stamp": stamp, CODEC: self._codec_in_json}
         if self.is_skipping:
@@ -316,21 +226,10 @@ class Partitions:
             root.remove_folder(folder)
         return receipts
 
-    def train_dictionaries(self, whole: Any) -> None:
+    def train_dictionaries(self, whole: Source) -> None:
         """Train dictionaries on all of a source, if that is possible, before its shares are written."""
-        if whole is not None:
-            dictionaries = Dictionaries(self.backend.root, self.key, self.folder)
-            dictionaries.train_ahead(whole, self.codec, reads_twice=True)
-
-    def _wait_for_prune(self) -> None:
-        """Wait for a prune that may remove the part that is about to be moved to its place.
-
-        A task holds no right to build, so a prune may run now. A prune that begins later sees the part's
-        receipt. But one that runs now may have listed an old part of the same bytes, which no receipt named
-        then. If all partitions are written for one process, its right to build excludes prunes.
-        """
-        if self.is_by_tasks:
-            self.backend.coordinator.wait_for_pruning(self.key.id)
+        dictionaries = Dictionaries(self.backend.root, self.key, self.folder)
+        dictionaries.train_ahead(whole, self.codec, reads_twice=True)
 
     def written(self) -> list[WrittenParts | None]:
         """Return the content of each partition's receipt; ``None`` if it must be written (again)."""
@@ -406,6 +305,12 @@ class Partitions:
         own = self._codec_in_json
         return bool(written.facts.get(CODEC, own) != own)
 
+    def _how_else(self, written: WrittenParts) -> str:
+        """Return how a partition was written, if it must be written again for this; else an empty text."""
+        if _made_by(written) != self._made_by:
+            return "by other code, arguments or values"
+        return f"with {_codec_of(written)}" if self._has_other_codec(written) else ""
+
     def _require_codec(self, written: Sequence[WrittenParts | None]) -> None:
         """Refuse to publish partitions that were written with another codec than this process has.
 
@@ -428,27 +333,8 @@ class Partitions:
 
     @property
     def _made_by(self) -> str:
-        """The hash of all that decides the records; empty if unknown, or if the run's name contains it.
-
-        It includes the bounds of the shares, which change if the length of the source changes.
-        """
-        if self.shares is None:  # tasks may say other things of their records
-            return self.forms.decide("records")[:_DIGITS] if self.forms.says else ""
-        if not self.is_named:
-            return ""
-        described = [self.origin, self.shares.terms()]
-        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
-
-    def _note_version(self) -> None:
-        """Write the version's name into the folder of its builds, whose name does not contain it."""
-        root, note = self.backend.root, _names.version_note(_names.builds(self.key))
-        if root.size(note) is None:
-            root.write(note, self.key.version.encode())
-
-    def note_tasks(self, count: int) -> None:
-        """Record the number of tasks, which write every `count`-th partition each, for error messages."""
-        self._note_version()
-        self.backend.root.write(f"{self.folder}/tasks", str(count).encode())
+        """The hash of all that decides the records; empty if unknown, or if the run's name contains it."""
+        return ""
 
     def _name_to_write_again(self, partitions: Sequence[int]) -> str:
         """Return a phrase that names partitions, or the tasks that write them, if their number is known."""
@@ -506,6 +392,55 @@ class Partitions:
             root.remove(name)
             return None
 
+    @property
+    def _entries(self) -> dict[str, Any]:
+        """What the manifest says of the partitions."""
+        return {"partitions": self.count, "run": self.run}
+
+    def _put_leftovers_aside(self, aside: str) -> None:
+        """Put aside receipts of tasks that did not end or were overtaken: nothing else names their parts."""
+        put_aside(self.backend.root, self.folder, aside, depth=1)
+
+
+@dataclass(frozen=True)
+class Partitions(InPartitions):
+    """A build whose partitions are written by tasks, which hold no right to build; a commit publishes it.
+
+    Args:
+        is_named: Whether the caller named the run; otherwise its name is made from the source.
+    """
+
+    is_named: bool = False
+
+    is_by_tasks = True
+
+    @property
+    def _made_by(self) -> str:
+        """The hash of all that decides the records; empty if unknown, or if the run's name contains it.
+
+        It includes the bounds of the shares, which change if the length of the source changes.
+        """
+        if self.shares is None:  # tasks may say other things of their records
+            return self.forms.decide("records")[:_DIGITS] if self.forms.says else ""
+        if not self.is_named:
+            return ""
+        described = [self.origin, self.shares.terms()]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:_DIGITS]
+
+    def _wait_for_prune(self) -> None:
+        """Wait for a prune that may remove the part that is about to be moved to its place.
+
+        A task holds no right to build, so a prune may run now. A prune that begins later sees the part's
+        receipt. But one that runs now may have listed an old part of the same bytes, which no receipt named
+        then.
+        """
+        self.backend.coordinator.wait_for_pruning(self.key.id)
+
+    def note_tasks(self, count: int) -> None:
+        """Record the number of tasks, which write every `count`-th partition each, for error messages."""
+        self._note_version()
+        self.backend.root.write(f"{self.folder}/tasks", str(count).encode())
+
     def commit(
         self, builder: dict[str, Any], *, replaces: bool = True, metadata: dict[str, Any] | None = None
     ) -> bool:
@@ -536,16 +471,12 @@ class Partitions:
                 if self.is_published("" if self.is_named else made_of):
                     return False
                 raise
-            refuse_other_metadata(self.shares, metadata or {})
-            whole = None if self.shares is None else self.shares.whole or self.shares
-            content = with_metadata(content_of(receipts), metadata, whole, self.key)
+            source = Source() if self.shares is None else self.shares.source
+            refuse_other_metadata(source, metadata or {})
+            content = with_metadata(content_of(receipts), metadata, source, self.key)
             built = self.publish(content, machine | builder, exclusion, replaces=replaces, aside=aside)
         clear_unresumable(self.backend, self.key.id, aside)
         return built is not None
-
-    @property
-    def _run_entries(self) -> dict[str, Any]:
-        return {"partitions": self.count, "run": self.run}
 
     def is_published(self, made_of: str = "") -> bool:
         """Return whether the published version is this run's, or was made of the same data and code.
@@ -561,7 +492,7 @@ class Partitions:
             builder = self.backend.catalogue.published(self.key).manifest.builder
         except (DatasetNotFoundError, CacheFormatError):
             return False
-        if not builder.items() >= self._run_entries.items():
+        if not builder.items() >= self._entries.items():
             return bool(made_of) and builder.get("made_of") == made_of
         if self.is_named:
             was, now = builder.get("made_of"), self._made_of(self._stamps())
@@ -584,66 +515,6 @@ class Partitions:
             return ""
         described = [self.origin, self.shares.terms(), stamps]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-    def publish(
-        self,
-        content: Content,
-        builder: dict[str, Any],
-        exclusion: BuildExclusion,
-        *,
-        replaces: bool,
-        aside: str,
-    ) -> Published | None:
-        """Publish the content that was made of the receipts; return it, unless another one is the version.
-
-        Args:
-            content: The content made of the receipts of all parts, perhaps with parts of a base before them.
-            builder: The manifest's description of the builder, without run and number of partitions.
-            exclusion: The right to build; held by the caller.
-            replaces: Whether the cache replaces an existing version.
-            aside: The folder of an attempt of the caller's that has ended: see `put_aside`.
-        """
-        root = self.backend.root
-        if self.run:
-            builder = builder | self._run_entries
-        if self.codec:
-            builder = builder | {CODEC: described(self.codec)}
-        published = publish(root, self.key, content, builder, exclusion=exclusion, replaces=replaces)
-        if published is None:
-            return None
-        if self.codec and content.run.records:
-            _log_uncompressed(self.key, self.codec, content)
-        if self.run:
-            # Receipts of tasks that did not end, or that others overtook: nothing else names their parts.
-            put_aside(root, self.folder, aside, depth=1)
-        clear_attempt(root, self.key, self.folder)
-        return published
-
-    def put_others_aside(self) -> None:
-        """Put aside the files that other builds of this version left, such as builds of other code."""
-        root = self.backend.root
-        names = root.names(_names.builds(self.key), ".json")
-        for run in {_names.split_attempt(self.key.id, name)[1] for name in names}:
-            folder = f"{_names.builds(self.key)}/{run}"
-            if _names.is_parallel(run) and folder != self.folder:
-                put_aside(root, folder, _names.unresumable(self.key, secrets.token_hex(8)))
-
-
-def _log_uncompressed(key: DatasetKey, codec: Codec, content: Content) -> None:
-    """Log for which fields a codec did nothing: a warning if it was meant for them, or did nothing at all."""
-    stored = content.table.codecs
-    names = [field.name for field in content.spec.fields]
-    given = list(zip(names, codecs_of(codec, names), stored, strict=True))
-    for is_auto, why in (
-        (False, f"values of one size below {LEAST_ROW_BYTES} bytes are stored as they are"),
-        (True, f"a sample did not shrink to less than {AUTO_RATIO:.0%}, or values are small and of one size"),
-    ):
-        idle = [name for name, one, kept in given if one and kept == RAW and (one == "auto") == is_auto]
-        if idle:
-            is_meant = not is_auto and isinstance(codec, Mapping)
-            is_all = all(kept == RAW for _, one, kept in given if one)
-            level = logging.WARNING if is_meant or is_all else logging.INFO
-            _log.log(level, "yogadl: %s: codec= does nothing for the fields %s: %s", key, idle, why)
 
 
 def _codec_of(written: WrittenParts) -> str:

@@ -4,7 +4,6 @@ A *receipt* is a small file in the folder of a build. It names sealed parts that
 describes their records: one part that a killed build can continue after, or all parts of a partition.
 """
 
-import copy
 import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader
-from yogadl._sources.sources import Resumable, Source
+from yogadl._sources.sources import ResumableSource, Source
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_sealed
@@ -165,7 +164,7 @@ class Receipts:
             on_receipt_written: Called after the receipt is written, before the part is moved.
         """
         part, name = receipt.part, f"{self.folder}/{receipt.first_record:015d}"
-        if self.terms and isinstance(self.source, Resumable) and receipt.samples:
+        if self.terms and isinstance(self.source, ResumableSource) and receipt.samples:
             # The state before the last sample lets a later build compare that sample without reading the
             # whole part.
             state = self.source.state(receipt.first_record + receipt.samples[-1].start)
@@ -205,7 +204,7 @@ class Receipts:
 
     def _restore(self, receipt: Receipt) -> bool:
         """Restore the state that a source had when a part was sealed; return whether there is one."""
-        if not isinstance(self.source, Resumable):
+        if not isinstance(self.source, ResumableSource):
             return False
         state = self.root.read(f"{self.folder}/{receipt.first_record:015d}{STATE}", MAX_READ_BYTES)
         if state is not None:
@@ -244,7 +243,7 @@ def have_same_records(
         return False
     for receipt in receipts:
         is_alike = origin != "" and receipt.origin == origin
-        compares_samples = is_alike and (restore(receipt) or not isinstance(source, Resumable))
+        compares_samples = is_alike and (restore(receipt) or not isinstance(source, ResumableSource))
         for sample in receipt.samples if compares_samples else (SampledRecord(0, receipt.part.index.run),):
             if _hash_source(source, spec, receipt.first_record, sample) != sample.run:
                 return False
@@ -312,24 +311,12 @@ class _SinglePartPath:
         return str(self._path)
 
 
-def ending_before(source: Source, end: int) -> Source:
-    """Return a copy of a source that ends before record `end`, or the source if no copy is possible."""
-    if isinstance(source, Resumable):
-        return source  # a copy would not share its state
-    shortened: Any = copy.copy(source)
-    try:
-        shortened.length = end
-    except AttributeError:
-        return source
-    return shortened  # type: ignore[no-any-return]
-
-
 def _hash_source(source: Source, spec: Spec, first_record: int, sample: SampledRecord) -> RunHash:
     """Hash the records of a sample as read from a source, which may give them in any number of chunks."""
     fields, count = _comparable(spec), sample.run.records
     run = RunHash()
     first = first_record + sample.start
-    for columns in ending_before(source, first + count).chunks(first):
+    for columns in source.ending_before(first + count).chunks(first):
         piece = [columns[number][: count - run.records] for number in fields]
         run = run.then(_hash_columns(spec, fields, piece, len(piece[0])))
         if run.records >= count:
