@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from yogadl._format.rows import Parts
     from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import SharedRoot
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted
     from yogadl.storage._objects.bucket import Bucket
     from yogadl.storage._remote.planning import Planner
 
@@ -38,7 +38,7 @@ class FolderOpener(Opener):
         root: Reads and writes the folder's small files.
         folder: The folder.
         mapped: Whether files may be mapped.
-        buckets: See `ForeignStores`.
+        buckets: See `Permitted`.
     """
 
     root: Root
@@ -47,12 +47,10 @@ class FolderOpener(Opener):
     buckets: tuple[tuple[str, "Bucket"], ...] = ()
 
     @property
-    def foreign(self) -> "ForeignStores":
-        from yogadl.storage._files.foreign_stores import (
-            ForeignStores,  # only versions of foreign files need it
-        )
+    def permitted(self) -> "Permitted":
+        from yogadl.storage._files.permitted import Permitted  # only adopted versions need it
 
-        return ForeignStores(True, self.buckets)
+        return Permitted(True, self.buckets)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))
@@ -60,12 +58,13 @@ class FolderOpener(Opener):
     def reader(self, published: Published, *, check: bool = False) -> Reader:
         manifest = published.manifest
 
-        def with_foreign(table: "PartTable", own: "PartFiles") -> "PartFiles":
-            from yogadl.storage._remote.ranged_cache import files_with_foreign
+        def with_addressed(table: "PartTable", own: "PartFiles") -> "PartFiles":
+            from yogadl.storage._remote.ranged_cache import files_with_addressed
 
-            return files_with_foreign(manifest, table, own, self.foreign)
+            return files_with_addressed(manifest, table, own, self.permitted.places(table.files))
 
-        return open_reader(self.folder, manifest, check=check, mapped=self.mapped, with_foreign=with_foreign)
+        mapped = self.mapped
+        return open_reader(self.folder, manifest, check=check, mapped=mapped, with_addressed=with_addressed)
 
     def planner(self, parts: "Parts") -> "Planner":
         from yogadl.storage._remote.planning import Planner  # only `plan` needs it

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from yogadl._format.part_file import HeldRows, PartFiles
     from yogadl._format.rows import Parts, Window
     from yogadl._format.table import PartTable
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted
 
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -48,8 +48,8 @@ class Opener(Protocol):
     """Open caches: in place, or after a download. Picklable."""
 
     @property
-    def foreign(self) -> "ForeignStores":
-        """The places where foreign files may lie."""
+    def permitted(self) -> "Permitted":
+        """The places that the storage may read besides its own."""
 
     def to_plan(self) -> "Opener":
         """Return an opener for plans: of a cache that is not here, it reads manifest and table alone."""
@@ -434,7 +434,7 @@ def open_reader(
     *,
     check: bool,
     mapped: bool,
-    with_foreign: "Callable[[PartTable, PartFiles], PartFiles]",
+    with_addressed: "Callable[[PartTable, PartFiles], PartFiles]",
 ) -> Reader:
     """Return a reader of a cache, after a check that its dictionaries and parts exist, with the parts' sizes.
 
@@ -443,13 +443,13 @@ def open_reader(
         manifest: The cache.
         check: Whether each block is compared with its checksum before the first read from it.
         mapped: Whether files may be mapped.
-        with_foreign: Returns the files of the parts together with the foreign files, if there are any.
+        with_addressed: Returns the files together with those that are objects elsewhere, if there are any.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
     """
     table = table_to_read(folder, manifest)
-    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table)).tolist():
+    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table.files.own)).tolist():
         name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
         found = folder.size(name)
         if found != size_bytes:
@@ -468,8 +468,8 @@ def open_reader(
                 "file"
             )
     files: PartFiles = PartPaths(folder, manifest.key.id, table)
-    if len(table.foreign):
-        files = with_foreign(table, files)
+    if not table.files.are_here:
+        files = with_addressed(table, files)
     sums = (
         checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
         if check

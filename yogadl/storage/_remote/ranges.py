@@ -3,7 +3,6 @@
 `CheckedRanges` reads them out of whole blocks, each compared with its checksum when it arrives.
 """
 
-import errno
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -15,11 +14,9 @@ import numpy as np
 
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile, PartFile
+from yogadl._format.files import FileId
 from yogadl._format.part_file import HeldRows
-from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._files.foreign_stores import read_far
-from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
+from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.planning import (
     AHEAD_BYTES,
     GAP_BYTES,
@@ -33,7 +30,7 @@ from yogadl.storage._remote.planning import (
     new_blocks,
     spans_of,
 )
-from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotHeldError, Pins, Spending
+from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotHeldError, RequestCount
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
@@ -47,61 +44,37 @@ _MOST_ANNOUNCED: Final = 2**16
 _MOST_ANNOUNCEMENTS: Final = 8  # the announcements that are kept of each block; the oldest are dropped first
 
 
-class _Requests:
-    """What a process has requested.
-
-    Attributes:
-        requests: The number of requests that were answered.
-        received_bytes: The number of bytes received.
-        tags: The tags of the parts' objects.
-        threads: The threads that make requests.
-    """
-
-    def __init__(self) -> None:
-        self.requests = self.received_bytes = 0
-        self.tags: dict[int, str] = {}
-        self.threads = DaemonThreads(_THREADS, "yogadl-ranges")
+# Returns bytes of a file, from a position on, after a check that they are that file's.
+Fetch = Callable[[FileId, int, int], bytes | memoryview]
 
 
 class Ranges(RangePolicy):
-    """Read ranges of a cache's parts, from windows if these have them.
+    """Read ranges of a cache's files, from windows if these have them.
 
     Safe to use from several threads, and after a fork; not picklable.
 
     Args:
-        place_of: Returns the bucket and the name of a file's object, and the file.
-        sizes: The size of each of them.
-        spending: Counts requests and bytes, and enforces limits.
-        pins: The pins of the published objects, or ``None`` to skip the check.
+        fetch: Fetches a range, in one of the threads that make requests.
+        sizes: The size of each file.
+        count: Counts requests and bytes, and enforces limits.
         gap_bytes: The largest gap between ranges that one request spans.
     """
 
-    def __init__(
-        self,
-        place_of: Callable[[int], tuple[Bucket, str, PartFile | ForeignFile]],
-        sizes: Int64s,
-        spending: Spending,
-        pins: Pins | None = None,
-        gap_bytes: int = GAP_BYTES,
-    ) -> None:
+    def __init__(self, fetch: Fetch, sizes: Int64s, count: RequestCount, gap_bytes: int = GAP_BYTES) -> None:
         super().__init__(sizes, gap_bytes)
-        self._place_of = place_of
-        self._spending = spending
-        self._pins = pins
-        self._comparing_lock = ProcessLock()
-        self._count_lock = ProcessLock()
-        self._damage: dict[int, CacheFormatError] = {}
-        self._own = PerProcess(_Requests)
+        self._fetch = fetch
+        self._count = count
+        self._damage: dict[FileId, CacheFormatError] = {}
+        self._threads = PerProcess(partial(DaemonThreads, _THREADS, "yogadl-ranges"))
 
     @property
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made, and the number of bytes received."""
-        own = self._own()
-        return own.requests, own.received_bytes
+        return self._count.totals
 
     def read(
         self,
-        parts: Int64s,
+        files: Int64s,
         positions: Int64s,
         lengths: Int64s,
         *,
@@ -115,22 +88,22 @@ class Ranges(RangePolicy):
             StorageError: if the store does not answer.
             SpendingError: if a limit on spending is reached.
         """
-        self.raise_if_damaged(parts)
+        self.raise_if_damaged(files)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            where = parts[some], positions[some], lengths[some]
+            where = files[some], positions[some], lengths[some]
             found = iter(self.read(*where, keeps_pages=keeps_pages, held=held))
             return [next(found) if length else b"" for length in lengths.tolist()]
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if keeps_pages:
             with self._lock:
-                pages = self._find_pages(self._numbering.numbers(parts, positions, lengths), is_urgent=True)
-            bases = self._numbering.first[parts].tolist()
+                pages = self._find_pages(self._numbering.numbers(files, positions, lengths), is_urgent=True)
+            bases = self._numbering.first[files].tolist()
             return [
                 _joined(pages, base, position, length)
                 for base, (position, length) in zip(bases, each, strict=True)
             ]
-        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             handle = held if isinstance(held, AnnouncedRanges) else None
             extents = self._take(keys, spans, handle, self._known().living_windows(), is_urgent=True)
@@ -152,22 +125,22 @@ class Ranges(RangePolicy):
     def in_threads(self, work: Callable[[int], None], items: Sequence[int]) -> None:
         """Call a function with each of these items, in the threads that make requests."""
         if len(items) > 1:
-            list(self._own().threads.map(work, items))
+            list(self._threads().map(work, items))
         else:
             list(map(work, items))
 
-    def mark_damaged(self, part: int, error: CacheFormatError) -> None:
-        """Refuse all further reads of a part, because its object has other bytes than its name says."""
-        self._damage[part] = error
+    def mark_damaged(self, file: FileId, error: CacheFormatError) -> None:
+        """Refuse all further reads of a file, because its object has other bytes than its name says."""
+        self._damage[file] = error
 
-    def raise_if_damaged(self, parts: Int64s) -> None:
-        """Raise the error of one of these parts, if a part was marked as damaged."""
-        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
-            raise self._damage[part]
+    def raise_if_damaged(self, files: Int64s) -> None:
+        """Raise the error of one of these files, if a file was marked as damaged."""
+        for file in self._damage.keys() & set(files.tolist()) if self._damage else ():
+            raise self._damage[file]
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
-        self._own().threads.put(
+        self._threads().put(
             partial(self._get, extent),
             partial(extent.end, error=given_up),
             is_urgent=is_urgent,
@@ -183,64 +156,10 @@ class Ranges(RangePolicy):
 
     def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
-        part, size_bytes = wanted.part, int(self.sizes[wanted.part])
-        bucket, name, file = self._place_of(part)
-        self._spending.take_request()
-        if isinstance(file, ForeignFile):
-            content = read_far(file, bucket, name, wanted.start, wanted.size_bytes)
-            self._count(len(content))
-            return content
-        tags = self._own().tags
-        tag = tags.get(part)
-        piece = bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
-        if piece is None:
-            raise CacheFormatError(
-                f"{name} is missing in {bucket!r}, though a manifest names it: the version was removed "
-                "and pruned, or the object was; fetch it again, or build the dataset again"
-            )
-        if piece.object.size_bytes != size_bytes:
-            raise CacheFormatError(
-                f"{name} in {bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
-                "truncated or altered there; build the dataset again, or restore the object"
-            )
-        if len(piece.content) != wanted.size_bytes:
-            raise StorageError(
-                errno.EIO,
-                f"{bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
-                f"{wanted.start} on: try again; if it happens again, the store loses bytes",
-            )
-        if tag is None:
-            self._check_published(part, bucket, name, piece.object.tag)
-        # Requests that were made before the first answer have no tag, so their answers are compared here.
-        if tags.setdefault(part, piece.object.tag) != piece.object.tag:
-            raise replaced(bucket.url, name)
-        self._count(len(piece.content))
-        return piece.content
-
-    def _check_published(self, part: int, bucket: Bucket, name: str, tag: str) -> None:
-        """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
-        if self._pins is None or self._pins.is_published(part, tag):
-            return
-        with self._comparing_lock:
-            is_right = self._pins.is_published(part, tag)  # another thread may have compared it
-            if is_right is None:
-                self._spending.take_request()
-                is_right = self._pins.compare_object(part, tag)
-                self._count(int(self.sizes[part]))
-        if not is_right:
-            raise ReplacedError(
-                errno.ESTALE,
-                f"{name} in {bucket!r} is not the object that was published, and has other bytes than "
-                "its name says: it was replaced there; restore the object, or build the dataset again",
-            )
-
-    def _count(self, size_bytes: int) -> None:
-        """Count a request that was answered."""
-        self._spending.add_bytes(size_bytes)
-        own = self._own()
-        with self._count_lock:
-            own.requests += 1
-            own.received_bytes += size_bytes
+        self._count.take_request()
+        content = self._fetch(wanted.file, wanted.start, wanted.size_bytes)
+        self._count.add_answer(len(content))
+        return content
 
 
 def _joined(pages: dict[int, Extent], base: int, position: int, length: int) -> bytes | memoryview:
