@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, Final, NewType, Protocol, cast
+from typing import Any, ClassVar, Final, NewType, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,55 +39,20 @@ _IN_MIRROR: Final = "If it is this machine's mirror that has other bytes, storag
 FileId = NewType("FileId", int)
 
 
-class File(Protocol):
-    """A file of a version. All that differs between the kinds is declared here.
-
-    Attributes:
-        suffix: The end of its name in a folder of parts; of a file with an address, of its copy there.
-        is_interleaved: Whether values of several fields lie one after the other, with other bytes between.
-    """
-
-    suffix: ClassVar[str]
-    is_interleaved: ClassVar[bool]
-
-    @property
-    def sha256(self) -> str:
-        """Its name."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-
-    @property
-    def address(self) -> str:
-        """The path or URL where it lies, if it is not the cache's own file."""
-
-    @property
-    def tag(self) -> str | None:
-        """The tag that its object must have; ``None`` if its bytes must have its name as their sha256."""
-
-    @property
-    def label(self) -> str:
-        """A name for messages."""
-
-    @property
-    def damage(self) -> tuple[str, str | None]:
-        """Where damaged bytes of it are said to be, and the remedy, if that is not the cache's."""
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether anybody may write into it, so that it must be found unchanged after each read."""
-
-    def open(self, path: str) -> int:
-        """Open the file, or the copy of it at this path, for reading, after a check that it is this file.
-
-        Raises:
-            CacheFormatError: if it is missing, or another file.
-            StorageError: if it can't be opened.
-        """
-
-    def changed(self, problem: str) -> CacheFormatError:
-        """Return the error of a file that is not as the version names it."""
+# What each kind of file declares:
+#
+# suffix          the end of its name in a folder of parts; of a file with an address, of its copy there
+# is_interleaved  whether values of several fields lie one after the other, with other bytes between
+# address         the path or URL where it lies, if it is not the cache's own file
+# tag             the tag that its object must have; None if its bytes must have its name as their sha256
+# is_watched      whether anybody may write into it, so that it must be found unchanged after each read
+# sha256          its name
+# size_bytes      its size
+# label           a name for messages
+# damage          where damaged bytes of it are said to be, and the remedy, if that is not the cache's
+# open(path)      opens it, or the copy of it at this path, for reading, after a check that it is this file;
+#                 raises a CacheFormatError if it is missing or another one, a StorageError if that fails
+# changed(what)   returns the error of a file that is not as the version names it
 
 
 @frozen
@@ -282,6 +247,8 @@ class ForeignFiles:
 NO_FOREIGN: Final = ForeignFiles.of(())
 
 
+# Any file of a version.
+File = PartFile | ForeignFile
 # How the names of files end in a folder of parts, of all kinds.
 SUFFIXES: Final = (PartFile.suffix, ForeignFile.suffix)
 

@@ -15,15 +15,23 @@ from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
-from yogadl.storage._catalogue.cached import Opener, Published, can_map, open_reader
+from yogadl.storage._catalogue.cached import (
+    REMEDY,
+    Opener,
+    Published,
+    can_map,
+    checksums,
+    new_reader,
+    table_of_whole,
+)
 from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._catalogue.parts import PartPaths, read_index
 from yogadl.storage._files.folder import Folder, network_file_system, storage_error
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._format.part_file import PartFiles
     from yogadl._format.rows import Parts
-    from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import SharedRoot
     from yogadl.storage._files.permitted import Permitted
     from yogadl.storage._objects.bucket import Bucket
@@ -56,15 +64,16 @@ class FolderOpener(Opener):
         return self.root.read(_names.manifest(key))
 
     def reader(self, published: Published, *, check: bool = False) -> Reader:
-        manifest = published.manifest
-
-        def with_addressed(table: "PartTable", own: "PartFiles") -> "PartFiles":
+        manifest, folder = published.manifest, self.folder
+        table = table_of_whole(folder, manifest)
+        files: PartFiles = PartPaths(folder, manifest.key.id, table)
+        if not table.files.are_here:
             from yogadl.storage._remote.ranged_cache import files_with_addressed
 
-            return files_with_addressed(manifest, table, own, self.permitted.places(table.files))
-
-        mapped = self.mapped
-        return open_reader(self.folder, manifest, check=check, mapped=mapped, with_addressed=with_addressed)
+            files = files_with_addressed(manifest, table, files, self.permitted.places(table.files))
+        index_of = partial(read_index, folder, manifest.key, table)
+        sums = checksums(manifest, table, index_of, REMEDY) if check else None
+        return new_reader(manifest, table, files, sums, maps=self.mapped and can_map(folder))
 
     def planner(self, parts: "Parts") -> "Planner":
         from yogadl.storage._remote.planning import Planner  # only `plan` needs it

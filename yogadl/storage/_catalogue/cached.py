@@ -18,7 +18,7 @@ from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
+from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, are_whole, table_to_read
 from yogadl.storage._files.folder import Folder, network_file_system
 
 if TYPE_CHECKING:
@@ -428,22 +428,8 @@ class CachedRecords(Stored):
         return write_plan(self._storage.opener, self.open()[0], name, content)
 
 
-def open_reader(
-    folder: Folder,
-    manifest: Manifest,
-    *,
-    check: bool,
-    mapped: bool,
-    with_addressed: "Callable[[PartTable, PartFiles], PartFiles]",
-) -> Reader:
-    """Return a reader of a cache, after a check that its dictionaries and parts exist, with the parts' sizes.
-
-    Args:
-        folder: The folder of the cache.
-        manifest: The cache.
-        check: Whether each block is compared with its checksum before the first read from it.
-        mapped: Whether files may be mapped.
-        with_addressed: Returns the files together with those that are objects elsewhere, if there are any.
+def table_of_whole(folder: Folder, manifest: Manifest) -> "PartTable":
+    """Return the part table of a cache in a folder, after a check that it has all parts and dictionaries.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
@@ -467,15 +453,7 @@ def open_reader(
                 f"{manifest.key}: {folder.where(name)} is missing; build the dataset again, or restore the "
                 "file"
             )
-    files: PartFiles = PartPaths(folder, manifest.key.id, table)
-    if not table.files.are_here:
-        files = with_addressed(table, files)
-    sums = (
-        checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
-        if check
-        else None
-    )
-    return new_reader(manifest, table, files, sums, maps=mapped and can_map(folder))
+    return table
 
 
 def checksums(

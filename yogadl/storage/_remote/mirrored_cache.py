@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ _HASH_BYTES: Final = 2**20
 
 
 PlacesOf = Callable[[Files], "Places"]
+T = TypeVar("T")
 
 
 def no_places(files: Files) -> "Places":
@@ -144,16 +145,7 @@ class MirroredCache:
         dataset_id = self._manifest.key.id
         name = _names.dictionary(dataset_id, sha256)
         wanted = Download(name, sha256, None, self.folder.path(name), in_few=True)
-        if self.folder.size(name) is None:
-            fetch(self._bucket, [wanted])
-        try:
-            return read_dictionary(self.folder, dataset_id, sha256)
-        except CacheFormatError:
-            _warn_of_damage(wanted.path)
-            self.folder.remove(name)
-            fetch(self._bucket, [wanted])
-            self.mended.append(name)
-            return read_dictionary(self.folder, dataset_id, sha256)
+        return self._read(wanted, lambda: read_dictionary(self.folder, dataset_id, sha256))
 
     def index(self, number: int) -> PartIndex:
         """Return the index of a part, downloaded again if it was removed or damaged.
@@ -296,11 +288,7 @@ class MirroredCache:
                     compared.add(file)
                     if not _are_sound(here[file].path, own):
                         damaged[file] = here[file]
-        for copy in damaged.values():
-            _warn_of_damage(copy.path)
-            self.folder.remove(copy.name)
-        fetch(self._bucket, list(damaged.values()))
-        self.mended += [copy.name for copy in damaged.values()]
+        self._download_again(list(damaged.values()))
         return len(compared)
 
     def _register_reader(self) -> Callable[[], object]:
@@ -317,17 +305,25 @@ class MirroredCache:
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
         wanted = Download(self._table_name, manifest.table_sha256, manifest.table_bytes, path, in_few=True)
-        if self.folder.size(self._table_name) is None:
+        return self._read(wanted, lambda: table_to_read(self.folder, manifest))
+
+    def _read(self, wanted: Download, read: Callable[[], T]) -> T:
+        """Return what a file has, downloaded if it is missing, and again if this machine's is damaged."""
+        if self.folder.size(wanted.name) is None:
             fetch(self._bucket, [wanted])
         try:
-            return table_to_read(self.folder, manifest)
+            return read()
         except CacheFormatError:
-            # The mirror's copy is damaged; a new download is checked when it arrives.
-            _warn_of_damage(path)
-            self.folder.remove(self._table_name)
-            fetch(self._bucket, [wanted])
-            self.mended.append(self._table_name)
-            return table_to_read(self.folder, manifest)
+            self._download_again([wanted])  # which compares what arrives
+            return read()
+
+    def _download_again(self, damaged: Sequence[Download]) -> None:
+        """Replace damaged files of the mirror, and note their names."""
+        for wanted in damaged:
+            _warn_of_damage(wanted.path)
+            self.folder.remove(wanted.name)
+        fetch(self._bucket, damaged)
+        self.mended += [wanted.name for wanted in damaged]
 
     @contextlib.contextmanager
     def _reserved_room(self) -> Iterator[None]:
