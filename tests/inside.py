@@ -119,7 +119,7 @@ yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
 yogadl.cli storage_doctor=_checking
-yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
+yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
 yogadl.storage._files.local_bucket LocalBucket
 yogadl.storage._remote.urls open_bucket

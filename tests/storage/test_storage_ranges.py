@@ -23,8 +23,8 @@ from inside import (
     ReplacedError,
     RequestCount,
     Spending,
-    _ranges,
     merged,
+    replaced,
     set_constants,
 )
 from processes import in_fork, wait_until
@@ -61,7 +61,7 @@ class Store:
         if found is not None:
             return found or None
         if tag not in (None, self.tag):
-            raise _ranges.replaced(self.url, name)
+            raise replaced(self.url, name)
         content = self.parts[part][start:stop]
         return FetchedRange(memoryview(content), Object(name, len(self.parts[part]), self.tag, 0.0))
 
@@ -315,7 +315,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     wait_until(lambda: store.asked, "the first request")
     reader = threading.Thread(target=check, args=(ranges, store, [(2, 0, 9), (2, 9999, 9)]))
     reader.start()
-    wait_until(lambda: ranges._own().threads._jobs[0][0].args[0].part == 2, "what is urgent")
+    wait_until(lambda: ranges._threads()._jobs[0][0].args[0].file == 2, "what is urgent")
     store.gate.set()
     reader.join()
     wait_until(lambda: len(store.asked) == 7, "all requests")
