@@ -27,8 +27,8 @@ yogadl._foreign.megatron Megatron
 yogadl._foreign.npy Npy
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
-yogadl._format.foreign ForeignFile ForeignFiles PartFile
-yogadl.storage._files.foreign_stores ForeignStores
+yogadl._format.files FileId Files ForeignFile ForeignFiles PartFile
+yogadl.storage._files.permitted Permitted
 yogadl.storage._builds.adopted source_of
 yogadl.storage._builds.adopted_files format_of_name
 yogadl.storage._builds.building begin_build
@@ -119,7 +119,7 @@ yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
 yogadl.cli storage_doctor=_checking
-yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read
+yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
 yogadl.storage._files.local_bucket LocalBucket
 yogadl.storage._remote.urls open_bucket
@@ -151,7 +151,7 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.planning FOREIGN_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
+yogadl.storage._remote.planning INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
 yogadl.storage._remote.planning AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
@@ -160,7 +160,7 @@ yogadl.storage._remote.opener MirrorOpener
 yogadl.storage._builds.shares cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
-yogadl.storage._remote.requests Spending
+yogadl.storage._remote.requests PartObjects RequestCount Spending
 yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
 yogadl._workers.serial SerialExecutor call_into
 yogadl.storage._objects.store_bucket ResumedRead
@@ -181,7 +181,7 @@ yogadl._format.rows _READ_GAP_BYTES _JOINED_VALUE_BYTES _STRETCH_BYTES
 yogadl._format.part_file _MOST_OPEN_FILES
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
 yogadl.storage._builds.adopted _SMALL_FILE_BYTES
-yogadl.storage._files.foreign_stores FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES
+yogadl.storage._files.permitted FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES
 yogadl._format.rows KEPT_BYTES MAX_MAPPED_PARTS _REMAP_CACHE_BYTES _REMAP_AFTER_PAGES
 yogadl._format.table _SUMS_AT_ONCE
 yogadl._order.lengths CHUNK_LENGTHS=_CHUNK

@@ -5,7 +5,7 @@ import os
 import forge
 import pytest
 from adopted_files import every, write, write_numbered
-from inside import ForeignFile, ForeignFiles, ForeignStores, LocalBucket
+from inside import ForeignFile, ForeignFiles, LocalBucket, Permitted
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, YogaError
@@ -138,7 +138,7 @@ def test_files_that_are_too_large_together_are_refused(sizes):
 )  # fmt: skip
 def test_prefixes_end_at_a_slash(tmp_path, address, is_permitted):
     buckets = (("s3://deep/er", LocalBucket(tmp_path)), ("s3://raw", LocalBucket(tmp_path)))
-    stores = ForeignStores(False, buckets)
+    stores = Permitted(False, buckets)
     if is_permitted:
         assert stores.place(address)[1] == address.removeprefix("s3://deep/er/").removeprefix("s3://raw/")
     else:

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from adopted_files import SUFFIXES, every, plain, record, tar_of, write, write_numbered
-from inside import FileReader, ForeignStores, Lines, adopted, set_constants
+from inside import FileReader, Lines, Permitted, adopted, set_constants
 
 import yogadl
 from yogadl.errors import (
@@ -147,13 +147,13 @@ def test_only_parts_with_changed_files_are_read(tmp_path, storage, group, monkey
     write_lines(folder, a=[0], b=[1], c=[2], d=[3], e=[4], f=[5])
     storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl")
     write_lines(folder, d=[9])
-    opened, reader = [], ForeignStores.reader
+    opened, reader = [], Permitted.reader
 
     def counted(self, file, **options):
         opened.append(os.path.basename(file.address)[0])
         return reader(self, file, **options)
 
-    monkeypatch.setattr(ForeignStores, "reader", counted)
+    monkeypatch.setattr(Permitted, "reader", counted)
     assert storage.refresh("d", "1", "2").lineage.version == "2"
     parts = {1: "d", 2: "cd" if storage.info("d", "1").parts == 3 else "abcdef", 10: "abcdef"}[group]
     assert {"d"} <= set(opened) <= set(parts) | {"a"}  # the first file says which fields there are

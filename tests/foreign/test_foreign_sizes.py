@@ -14,7 +14,7 @@ from foreign_files import (
     records_of,
     tfrecord_of,
 )
-from inside import FOREIGN_GAP_BYTES, TFRecord, set_constants
+from inside import INTERLEAVED_GAP_BYTES, TFRecord, set_constants
 
 import yogadl
 from yogadl.errors import UnsupportedDataError
@@ -97,7 +97,7 @@ def bucket_of(tmp_path, form):
 def test_values_that_are_near_each_other_are_one_request(tmp_path, over, requests):
     (tmp_path / "raw").mkdir()
     lines = [b"a" * 5000, b"b" * 5000]
-    between = b"\n" * (FOREIGN_GAP_BYTES + over)
+    between = b"\n" * (INTERLEAVED_GAP_BYTES + over)
     (tmp_path / "raw/a.jsonl").write_bytes(between.join(lines))
     ref = bucket_of(tmp_path, "jsonl").fetch("d", "1")
     assert ref.gather([0])[0] == lines[0]  # the entries are kept

@@ -25,8 +25,8 @@ def write(folder, form):
 @pytest.mark.parametrize("form", ["webdataset", "tfrecord", "mds", "jsonl"])
 @pytest.mark.parametrize(("joined", "batch_bytes"), [(7, 512), (2**16, 2**30)])
 def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, joined, batch_bytes):
-    monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
-    monkeypatch.setattr("yogadl.storage._files.foreign_stores._UNREAD_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr("yogadl.storage._files.permitted._LOCAL_HEADER_BYTES", 512)
+    monkeypatch.setattr("yogadl.storage._files.permitted._UNREAD_BATCH_BYTES", batch_bytes)
     monkeypatch.setattr("yogadl._foreign.file_reader._JOINED_RECORDS", joined)
     write(tmp_path / "raw", form)
     storage = yogadl.open_storage(tmp_path / "store")
@@ -41,7 +41,7 @@ def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, j
 
 
 def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatch):
-    monkeypatch.setattr("yogadl.storage._files.foreign_stores._LOCAL_HEADER_BYTES", 512)
+    monkeypatch.setattr("yogadl.storage._files.permitted._LOCAL_HEADER_BYTES", 512)
     write(tmp_path / "raw", "webdataset")
     storage = yogadl.open_storage(tmp_path / "store")
     found = []

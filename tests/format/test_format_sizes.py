@@ -425,14 +425,14 @@ foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._S
 foreign/test_webdataset.py: _foreign.tar._TAIL_BYTES
 storage/test_storage_runs.py: _views.records._MOST_HASHED_BYTES
 foreign/test_crc32c.py: _foreign.crc32c._BLOCK_BYTES ._ROW_BYTES
-foreign/test_foreign_sizes.py: storage._remote.planning.FOREIGN_GAP_BYTES _foreign.arrow._BATCH_RECORDS
+foreign/test_foreign_sizes.py: storage._remote.planning.INTERLEAVED_GAP_BYTES _foreign.arrow._BATCH_RECORDS
     _foreign.example._COPIED_BYTES ._FEW_BYTES ._SMALL_BYTES _foreign.mds._SMALL_BYTES
     _foreign.npy._BATCH_RECORDS ._SMALL_BYTES _format.writer._FEW_BYTES ._FEW_RECORDS
 foreign/test_mds.py: _foreign.mds._BATCH_RECORDS
 foreign/test_megatron.py: _foreign.megatron._BATCH_RECORDS
 foreign/test_unread.py: _foreign.file_reader._JOINED_RECORDS
 foreign/with_pyarrow/test_arrow_pyarrow.py: _foreign.arrow._SMALL_BYTES
-foreign/test_adopt_fence.py: _format.foreign.MAX_FOREIGN_BYTES ._MOST_TEXT_BYTES
+foreign/test_adopt_fence.py: _format.files.MAX_FOREIGN_BYTES ._MOST_TEXT_BYTES
 foreign/test_forged_foreign.py: _format.table.MAX_FOREIGN_BLOCK_BYTES
 test_memory.py: _views.chunks._OFFSET_BYTES _views.chosen._INDEX_BYTES _views.shares._PLAIN_BYTES
     _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths._PLAN_BYTES _views.flat._COUNT_BYTES

@@ -6,12 +6,12 @@ import random
 import tempfile
 
 import pytest
-from inside import ForeignStores
+from inside import Permitted
 
 import yogadl
 from yogadl.errors import ConfigurationError, StorageError
 
-STORES = ForeignStores(True)
+STORES = Permitted(True)
 
 
 def write(path):

@@ -15,13 +15,16 @@ from inside import (
     PAGE_BYTES,
     AnnouncedRanges,
     FetchedRange,
+    Files,
+    ForeignFiles,
     Object,
-    PartFile,
+    PartObjects,
     Ranges,
     ReplacedError,
+    RequestCount,
     Spending,
-    _ranges,
     merged,
+    replaced,
     set_constants,
 )
 from processes import in_fork, wait_until
@@ -49,7 +52,7 @@ class Store:
         return self.url
 
     def fetch_range(self, name, start, stop, *, tag=None):
-        part = int(name)
+        part = int(name.removeprefix("d/parts/").removesuffix(".mdb"), 16)
         self.asked.append((part, start, stop))
         self.gate.wait(60)
         found = self.fails(part, start, stop)
@@ -58,12 +61,14 @@ class Store:
         if found is not None:
             return found or None
         if tag not in (None, self.tag):
-            raise _ranges.replaced(self.url, name)
+            raise replaced(self.url, name)
         content = self.parts[part][start:stop]
         return FetchedRange(memoryview(content), Object(name, len(self.parts[part]), self.tag, 0.0))
 
     def ranges(self, spending=None):
-        return Ranges(lambda part: (self, str(part), PartFile("", 0)), self.sizes, spending or Spending())
+        count = RequestCount(spending or Spending())
+        files = Files([f"{part:064x}" for part in range(len(self.sizes))], self.sizes, ForeignFiles.of(()))
+        return Ranges(PartObjects(self, "d", files, count).fetch, self.sizes, count)
 
 
 def arrays(spans):
@@ -254,7 +259,7 @@ def test_an_error_is_raised_where_it_is_read_and_the_next_try_asks_again(expects
 def test_a_part_that_is_gone_or_of_another_size_is_named(keeps_pages):
     store = Store()
     store.fails = lambda part, start, stop: False
-    with pytest.raises(CacheFormatError, match=r"2 is missing in .*the version was removed and pruned"):
+    with pytest.raises(CacheFormatError, match=r"2\.mdb is missing in .*the version was removed and pruned"):
         check(store.ranges(), store, [(2, 0, 9)], keeps_pages=keeps_pages)
     store.fails = lambda *_: FetchedRange(memoryview(b"123456789"), Object("2", 9, "one", 0.0))
     with pytest.raises(CacheFormatError, match=f"has 9 bytes, not {PAGE_BYTES}"):
@@ -310,7 +315,7 @@ def test_what_is_waited_for_comes_before_what_is_read_ahead(monkeypatch):
     wait_until(lambda: store.asked, "the first request")
     reader = threading.Thread(target=check, args=(ranges, store, [(2, 0, 9), (2, 9999, 9)]))
     reader.start()
-    wait_until(lambda: ranges._own().threads._jobs[0][0].args[0].part == 2, "what is urgent")
+    wait_until(lambda: ranges._threads()._jobs[0][0].args[0].file == 2, "what is urgent")
     store.gate.set()
     reader.join()
     wait_until(lambda: len(store.asked) == 7, "all requests")

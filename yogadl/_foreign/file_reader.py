@@ -15,7 +15,7 @@ from yogadl._core.leaf import JSON, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
 from yogadl._core.spec import Spec
 from yogadl._format.columns import ForeignValues
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import ForeignFile
 from yogadl.errors import UnsupportedDataError
 
 # Windows that are kept: a value, and the bytes that are hashed, may reach from one window into the next.

@@ -1,8 +1,8 @@
 """Compare each block with its checksum, the first time that this process needs the block."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import Entries, VaryingField
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import REFRESH, FileId, ForeignFile
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
 from yogadl._format.part_file import PartFiles
 from yogadl._format.reader import Reader
@@ -21,11 +21,6 @@ from yogadl.errors import CacheFormatError
 
 # The checksum of a block of a foreign file that was adopted without reading it.
 UNREAD: Final = 0
-REFRESH: Final = (
-    "restore the file, or, if its bytes are right as they are, touch it, and make a version of the files as "
-    "they are: storage.refresh"
-)
-_IN_MIRROR: Final = "If it is this machine's mirror that has other bytes, storage.verify downloads them again"
 _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 
@@ -47,7 +42,7 @@ class Checksums:
         first: The number of the first block of each group, which is a field's rows or its heap: the first
             field's rows, its heap, the next field's rows, and so on; then the number of all blocks.
         part: The part of each block.
-        file: The number of the file that it lies in: its part, or a foreign file, which are numbered after.
+        file: The number of the file that it lies in.
         position: The position of each block in that file.
         length: The length of each block in bytes.
     """
@@ -141,14 +136,8 @@ class Checksums:
         block_in_part = block - int(self.first[group]) - int(self._first_blocks[group][part])
         records_in_part = self._index_of(part).fields[number].records_of(kind, block_in_part, end - first)
         records = range(first + records_in_part.start, first + records_in_part.stop)
-        file = self.table.files[int(self.file[block])]
-        if isinstance(file, ForeignFile):
-            where, remedy = file.address, f"{REFRESH}. {_IN_MIRROR}"
-            raise damage_error(self._what, self._names[number], records, where, remedy)
-        raise damage_error(self._what, self._names[number], records, self._part_name(part), self._remedy)
-
-    def _part_name(self, part: int) -> str:
-        return f"part {self.table.sha256[part]}.mdb"
+        where, remedy = self.table.files[FileId(int(self.file[block]))].damage
+        raise damage_error(self._what, self._names[number], records, where, remedy or self._remedy)
 
     def _load_if_equal(self, group: int, part: int, blocks: BlockRanges) -> bool:
         """Load the checksums of a group's blocks in a part, if the part table has the same blocks.
@@ -293,3 +282,32 @@ def damage_error(
         f"{what}: field {field!r}, records {records.start} to {records.stop - 1}: the bytes in {where} were "
         f"changed since they were written; {remedy}"
     )
+
+
+class AddressedBlock(NamedTuple):
+    """A block of a file with an address: its bytes, their checksum, a field with the block's number there."""
+
+    file: ForeignFile
+    position: int
+    length: int
+    checksum: int
+    field: int
+    block: int
+
+    def has(self, content: bytes | memoryview) -> bool:
+        """Return whether these are the block's bytes."""
+        return xxh3_64_intdigest(content) == self.checksum
+
+
+def addressed_blocks(index: PartIndex) -> Iterator[AddressedBlock]:
+    """Yield the blocks of a part in files with an address that were read, by file and position, each once."""
+    blocks: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for number, field in enumerate(index.fields):
+        if field.heap_file is not None:
+            places = zip(field.heap_file.tolist(), field.heap.position.tolist(), strict=True)
+            for block, (file_number, position) in enumerate(places):
+                blocks.setdefault((file_number, position, int(field.heap.length[block])), (number, block))
+    for (file_number, position, length), (number, block) in sorted(blocks.items()):
+        checksum = int(index.fields[number].heap.checksum[block])
+        if checksum != UNREAD:
+            yield AddressedBlock(index.files[file_number], position, length, checksum, number, block)

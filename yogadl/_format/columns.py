@@ -15,7 +15,7 @@ from yogadl._core.json_value import JsonText
 from yogadl._core.leaf import JSON, OBJECT, BadValueError, Leaf
 from yogadl._core.spec import Spec
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, MAX_UNKNOWN_RANK
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import ForeignFile
 
 # Hash records so that the hashes of runs of records can be joined without reading the data again.
 #

@@ -12,7 +12,7 @@ from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import CODECS, RAW
 from yogadl._format.columns import PRIME, RunHash
-from yogadl._format.foreign import FOREIGN, ForeignFile, ForeignFiles
+from yogadl._format.files import FOREIGN, ForeignFile, ForeignFiles
 from yogadl._format.table import (
     CONTAINER,
     MAX_CACHE_BYTES,
@@ -112,9 +112,9 @@ class FieldIndex:
         return self.heap_file is not None and len(self.heap_file) > 0
 
     @property
-    def own_heap_lengths(self) -> Int64s:
-        """The lengths of the heap blocks that lie in the part."""
-        return self.heap.length[:0] if self.is_foreign else self.heap.length
+    def own_blocks(self) -> "Sequence[tuple[BlockKind, BlockRanges]]":
+        """The blocks that lie in the part."""
+        return (("rows", self.rows),) if self.is_foreign else (("rows", self.rows), ("heap", self.heap))
 
     def records_of(self, kind: BlockKind, block: int, records: int) -> range:
         """Return the records that have data in a block, given the number of records of the part."""
@@ -171,7 +171,7 @@ class PartIndex:
     size_bytes: int
     run: RunHash
     fields: tuple[FieldIndex, ...]
-    foreign: tuple[ForeignFile, ...] = ()  # the foreign files that its fields number
+    files: tuple[ForeignFile, ...] = ()  # the foreign files that its fields number
     is_weak: bool = False  # whether the hash is of places, as the bytes of foreign files were not read
 
     @property
@@ -197,14 +197,14 @@ class PartIndex:
             fields.append({"stored": field.stored, "shape": list(field.shape), **facts})
         document: dict[str, Any] = {
             "index": 1,
-            "container": FOREIGN if self.foreign else CONTAINER,
+            "container": FOREIGN if self.files else CONTAINER,
             "bytes": self.size_bytes,
             "records": self.run.records,
             "hash": self.run.value,
             "fields": fields,
         }
-        if self.foreign:
-            document["foreign"] = [[file.address, file.size_bytes, file.tag] for file in self.foreign]
+        if self.files:
+            document["foreign"] = [[file.address, file.size_bytes, file.tag] for file in self.files]
             document["weak"] = self.is_weak
         return ArrayFile(arrays, document)
 
@@ -236,8 +236,8 @@ class PartIndex:
                 for number, entry in enumerate(document["fields"])
             )
             run = RunHash(document["records"], document["hash"])
-            foreign = tuple(ForeignFile.from_json(entry, what) for entry in document.get("foreign", ()))
-            index = PartIndex(document["bytes"], run, fields, foreign, document.get("weak", False))
+            files = tuple(ForeignFile.from_json(entry, what) for entry in document.get("foreign", ()))
+            index = PartIndex(document["bytes"], run, fields, files, document.get("weak", False))
         except (KeyError, TypeError) as error:
             raise CacheFormatError(
                 f"{what} is damaged: {error!r:.200}; build the dataset again, or restore the file"
@@ -258,14 +258,14 @@ class PartIndex:
         )
         if not all(_is_number(number, end) for number, end in numbers):
             return False
-        if not all(field.is_sound(self.size_bytes, self.run.records, self.foreign) for field in self.fields):
+        if not all(field.is_sound(self.size_bytes, self.run.records, self.files) for field in self.fields):
             return False
         is_weak: object = self.is_weak
         if type(is_weak) is not bool:
             return False
         if self.run.records > MOST_EMPTY_RECORDS and not any(field.row_bytes for field in self.fields):
             return False
-        lengths = [each for field in self.fields for each in (field.rows.length, field.own_heap_lengths)]
+        lengths = [blocks.length for field in self.fields for _, blocks in field.own_blocks]
         return have_room(lengths, self.size_bytes, sum(map(len, lengths)))
 
 
@@ -297,10 +297,10 @@ def join_parts(parts: Sequence[SealedPart]) -> PartTable:
     names = dict.fromkeys(field.dictionary for index in indexes for field in index.fields)
     dictionaries = [name for name in names if name]
     numbers = {name: number for number, name in enumerate(dictionaries)} | {"": -1}
-    files = {file: 0 for index in indexes for file in index.foreign}
+    files = {file: 0 for index in indexes for file in index.files}
     for number, file in enumerate(files):
         files[file] = number
-    numbered = [np.array([files[file] for file in index.foreign], np.int64) for index in indexes]
+    numbered = [np.array([files[file] for file in index.files], np.int64) for index in indexes]
     return PartTable(
         sha256=tuple(part.sha256 for part in parts),
         index_sha256=tuple(part.index_sha256 for part in parts),

@@ -11,7 +11,7 @@ from yogadl._core.leaf import JSON, OBJECT
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.codec import CODECS, RAW
-from yogadl._format.foreign import FOREIGN
+from yogadl._format.files import FOREIGN
 from yogadl._format.table import (
     CONTAINER,
     CONTAINERS,
@@ -92,9 +92,14 @@ class Manifest:
         return [need for dtype, need in ((OBJECT, NEEDS_PICKLE), (JSON, NEEDS_JSON)) if dtype in dtypes]
 
     @property
+    def is_adopted(self) -> bool:
+        """Whether values lie in foreign files."""
+        return self.container == FOREIGN
+
+    @property
     def has_own_texts(self) -> bool:
         """Whether foreign files may write json values otherwise than a copy of the records does."""
-        return self.container == FOREIGN and NEEDS_JSON in self.needs
+        return self.is_adopted and NEEDS_JSON in self.needs
 
     def to_bytes(self) -> bytes:
         """Return the manifest's file."""
@@ -348,6 +353,6 @@ def _has_possible_sizes(manifest: Manifest) -> bool:
             len(manifest.spec.fields),
             manifest.parts,
             manifest.size_bytes,
-            is_foreign=manifest.container == FOREIGN,
+            is_foreign=manifest.is_adopted,
         )
     )

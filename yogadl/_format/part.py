@@ -22,7 +22,7 @@ from yogadl._core.leaf import Leaf
 from yogadl._format.codec import RAW, ZSTD, Encoder
 from yogadl._format.columns import FixedRows, ForeignValues, HeapValues, RunHash, StoredColumn, as_heap
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, entry_words
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import ForeignFile
 from yogadl._format.layout import (
     HEAP_BLOCK_BYTES,
     PAGE_HEADER_BYTES,

@@ -1,9 +1,7 @@
-"""What finds and reads the files of parts and foreign files; those that are here are checked when opened."""
+"""What finds and reads the files of a version, those that are here and those that are away."""
 
-import errno
 import os
 import resource
-import stat
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile, PartFile
+from yogadl._format.files import File, FileId
 from yogadl.errors import CacheFormatError, StorageError
 
 _MOST_OPEN_FILES: Final = 1024
@@ -23,10 +21,10 @@ class PartRemovedError(StorageError):
 
 
 class PartFiles(Protocol):
-    """The places of the parts' files. Foreign files are numbered after the parts."""
+    """The places of the files of a version."""
 
-    def path(self, part: int) -> str:
-        """Return the path of the file of a part, or of a foreign file or its copy, by its number."""
+    def path(self, file: FileId) -> str:
+        """Return the path of a file, or of its copy."""
 
     def dictionary(self, sha256: str) -> bytes:
         """Return the dictionary of that name, which compressed values need."""
@@ -38,40 +36,40 @@ class PartFiles(Protocol):
 
 
 class AwayParts(Protocol):
-    """Reads parts that are not on this machine, by ranges of their bytes.
+    """Reads files that are not on this machine, by ranges of their bytes.
 
     Attributes:
-        are_away: Whether each part, and each foreign file, is away. A part may arrive at any time; a part
-            that was removed may become away.
+        are_away: Whether each file is away. A file may arrive at any time; one that was removed may become
+            away.
     """
 
     are_away: NDArray[np.bool_]
 
     @property
     def are_here(self) -> NDArray[np.bool_]:
-        """Whether each part is on this machine by now: other processes download parts, too."""
+        """Whether each file is on this machine by now: other processes download files, too."""
 
     def read(
         self,
-        parts: Int64s,
+        files: Int64s,
         positions: Int64s,
         lengths: Int64s,
         *,
         keeps_pages: bool,
         held: "HeldRows | None" = None,
     ) -> Sequence[bytes | memoryview]:
-        """Read ranges of parts that are away.
+        """Read ranges of files that are away.
 
         Args:
-            parts: The part of each range.
-            positions: The start of each range in its part.
+            files: The file of each range.
+            positions: The start of each range in its file.
             lengths: The bytes of each range.
             keeps_pages: Whether the bytes around a range are likely to be read, too.
             held: Keeps the bytes, if they will be read again.
         """
 
     def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: "HeldRows", *, keeps_pages: bool
+        self, files: Int64s, positions: Int64s, lengths: Int64s, held: "HeldRows", *, keeps_pages: bool
     ) -> None:
         """Begin to read ranges that will soon be read; `held` keeps the bytes that are not kept as pages."""
 
@@ -106,79 +104,10 @@ class AwayParts(Protocol):
 
 
 class HeldRows(Protocol):
-    """Keeps bytes of parts that are not on this machine."""
+    """Keeps bytes of files that are not on this machine."""
 
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, and keep their bytes."""
-
-
-def open_part(path: str, size_bytes: int) -> int:
-    """Open a part's file for reading, after a check that it is a file of the right size.
-
-    A page touched past the end of a mapped file kills the process, so the size must be checked here. A link
-    is refused, since it may lead to any user's file, and opening a pipe does not wait.
-
-    Raises:
-        CacheFormatError: if the file is missing, not a regular file, or of another size.
-        StorageError: if the file can't be opened.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError as error:
-        raise CacheFormatError(
-            f"part {path} is missing; build the dataset again, or restore the file"
-        ) from error
-    except OSError as error:
-        if error.errno in NOT_A_FILE:
-            raise CacheFormatError(
-                f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
-            ) from error
-        raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
-    status = os.fstat(descriptor)
-    if status.st_size != size_bytes or not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise CacheFormatError(
-            f"part {path} has {status.st_size} bytes, not {size_bytes}: it was truncated or overwritten; "
-            "build the dataset again, or restore the file"
-        )
-    return descriptor
-
-
-def open_foreign(path: str, file: ForeignFile) -> int:
-    """Open a foreign file, or the mirror's copy of it, if it is as it was when it was adopted.
-
-    Raises:
-        CacheFormatError: if it is missing, or was changed.
-        StorageError: if it can't be opened.
-    """
-    try:
-        descriptor = open_part(path, file.size_bytes)
-    except CacheFormatError as error:
-        problem = str(error).partition(";")[0].replace(f"part {path}", "it", 1)
-        raise changed_foreign(file, problem) from error
-    try:
-        require_unchanged(descriptor, path, file)
-    except CacheFormatError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def open_file(path: str, file: PartFile | ForeignFile) -> int:
-    """Open a file of a version, or the copy of it at this path; see `open_part` and `open_foreign`."""
-    return open_part(path, file.size_bytes) if isinstance(file, PartFile) else open_foreign(path, file)
-
-
-def require_unchanged(descriptor: int, path: str, file: ForeignFile) -> None:
-    """Make sure that an open foreign file is as it was; of the mirror's copy, that it has its size.
-
-    Raises:
-        CacheFormatError: if it was changed.
-    """
-    status = os.fstat(descriptor)
-    tag = str(status.st_mtime_ns) if path == file.address else file.tag
-    if (status.st_size, tag) != (file.size_bytes, file.tag):
-        raise changed_foreign(file, "it was written since")
 
 
 class OpenFile:
@@ -190,13 +119,14 @@ class OpenFile:
         file: The file of the version whose bytes it has.
 
     Attributes:
-        file: The file, if it is a local foreign one, into which anybody may write: it must stay as it is.
+        is_watched: Whether anybody may write into it: it must stay as it is.
     """
 
-    def __init__(self, descriptor: int, path: str, file: PartFile | ForeignFile) -> None:
+    def __init__(self, descriptor: int, path: str, file: File) -> None:
         self.descriptor = descriptor
         self.path = path
-        self.file = file if isinstance(file, ForeignFile) and file.is_local else None
+        self.is_watched = file.is_watched
+        self._file = file
         weakref.finalize(self, os.close, descriptor).atexit = False  # daemon threads may still read then
         status = os.fstat(descriptor)
         self._looks = _looks(status)
@@ -204,21 +134,20 @@ class OpenFile:
 
     @property
     def is_same(self) -> bool:
-        """Whether nobody has written to a foreign file, replaced or removed it, since it was opened.
+        """Whether nobody has written to a watched file, replaced or removed it, since it was opened.
 
         Whoever gives a file its old time of change, or its name to another file, changes its inode's time.
         """
-        return self.file is None or _looks(os.fstat(self.descriptor)) == self._looks
+        return not self.is_watched or _looks(os.fstat(self.descriptor)) == self._looks
 
     def problem(self) -> CacheFormatError:
-        """Return the error of a foreign file that was changed."""
-        assert self.file is not None
+        """Return the error of a watched file that was changed."""
         try:
             status = os.lstat(self.path)  # a link is refused, as when it is opened
         except OSError as error:
-            return changed_foreign(self.file, f"{error.strerror}")
-        if (status.st_size, str(status.st_mtime_ns)) != (self.file.size_bytes, self.file.tag):
-            return changed_foreign(self.file, "it was written since")
+            return self._file.changed(f"{error.strerror}")
+        if (status.st_size, str(status.st_mtime_ns)) != (self._file.size_bytes, self._file.tag):
+            return self._file.changed("it was written since")
         return CacheFormatError(
             f"{self.path} was replaced, or was written and given its old time of change, since it was first "
             "read here; or only its owner, mode or links were changed. Compare it by storage.verify, and "
@@ -236,14 +165,6 @@ def most_open_files() -> int:
     return _MOST_OPEN_FILES if limit < 0 else min(_MOST_OPEN_FILES, max(1, limit // 8))
 
 
-def changed_foreign(file: ForeignFile, problem: str) -> CacheFormatError:
-    """Return the error of a foreign file that is not as it was when it was adopted."""
-    return CacheFormatError(
-        f"{file.address} is not the file that this version was adopted from: {problem}; restore it, or make "
-        "a version of the files as they are: storage.refresh, or storage.adopt if they were moved"
-    )
-
-
 def read_at(descriptor: int, position: int, length: int) -> bytes:
     """Return this many bytes of a file from a position on; fewer only if the file ends before."""
     content = os.pread(descriptor, length, position)
@@ -258,8 +179,3 @@ def read_at(descriptor: int, position: int, length: int) -> bytes:
 def unreadable(error: OSError, path: str) -> StorageError:
     """Return the error for a part that the disk can't read."""
     return StorageError(error.errno, f"can't read a part: {error.strerror}", path)
-
-
-# The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
-# device that does not exist.
-NOT_A_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)

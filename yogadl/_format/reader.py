@@ -14,6 +14,7 @@ from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import BlockPositions, Entries, FixedField, Span, StackedField, VaryingField
+from yogadl._format.files import FileId
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
@@ -100,7 +101,7 @@ def _will_read(rows: StoredRows, files: Int64s, span: Span) -> None:
     cuts = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1))
     for first, end in itertools.pairwise(cuts.tolist()):
         own = order[first:end]
-        opened = rows.parts.open(int(files[own[0]]))
+        opened = rows.parts.open(FileId(int(files[own[0]])))
         for start, length in zip(span.starts[own].tolist(), span.lengths[own].tolist(), strict=True):
             os.posix_fadvise(opened.descriptor, start, length, os.POSIX_FADV_WILLNEED)
 

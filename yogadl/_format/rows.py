@@ -18,12 +18,12 @@ from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
+from yogadl._format.files import FileId
 from yogadl._format.part_file import (
     HeldRows,
     OpenFile,
     PartFiles,
     most_open_files,
-    open_file,
     read_at,
     unreadable,
 )
@@ -77,7 +77,7 @@ class Window:
     def __init__(
         self,
         sizes: NDArray[np.int64],
-        open_file: Callable[[int], int],
+        open_file: Callable[[FileId], int],
         are_away: NDArray[np.bool_] | None = None,
     ) -> None:
         self._sizes = sizes
@@ -160,7 +160,7 @@ class Window:
         start, size_bytes = int(self.offset[part]), int(self._sizes[part])
         if not 0 <= start < start + size_bytes <= int(self.offset[part + 1]) <= self._length:
             raise CacheFormatError(f"part {part} lies outside of its slot; build the dataset again")
-        descriptor = self._open_file(part)
+        descriptor = self._open_file(FileId(part))
         try:
             flags = mmap.MAP_SHARED | _MAP_FIXED
             _mmap(self._base + start, size_bytes, mmap.PROT_READ, flags, descriptor)
@@ -266,11 +266,10 @@ class Parts:
         self.mapped = min(table.files.mappable, MAX_MAPPED_PARTS) if maps else 0
         self.are_all_mappable = self.mapped == table.files.mappable
         self._files = files
-        self.has_foreign = len(table.foreign) > 0
         # When the inode of each local foreign file was changed last, as this reader saw it first. It finds a
         # file that was given its old time of change.
-        self._ctime_ns: dict[int, int] = {}
-        self._held_open: dict[int, OpenFile] = {}
+        self._ctime_ns: dict[FileId, int] = {}
+        self._held_open: dict[FileId, OpenFile] = {}
         self._lock = ProcessLock()
         self._most_open = most_open_files()
         self.away = files.away
@@ -359,7 +358,7 @@ class Parts:
         return found
 
     def _read_files(
-        self, files: list[int], cuts: list[int], starts: list[int], lengths: list[int]
+        self, files: list[FileId], cuts: list[int], starts: list[int], lengths: list[int]
     ) -> list[bytes]:
         """Read ranges of files; those of each file lie between two of the cuts."""
         pieces: list[bytes] = []
@@ -367,9 +366,9 @@ class Parts:
             pieces += self._read_file(file, starts[first:end], lengths[first:end])
         return pieces
 
-    def _read_file(self, part: int, starts: list[int], lengths: list[int]) -> list[bytes]:
+    def _read_file(self, file: FileId, starts: list[int], lengths: list[int]) -> list[bytes]:
         """Read these ranges of one file."""
-        opened = self.open(part)
+        opened = self.open(file)
         try:
             pieces = list(map(os.pread, itertools.repeat(opened.descriptor), lengths, starts))
             if sum(map(len, pieces)) != sum(lengths):  # one call reads at most 2 GiB
@@ -380,39 +379,39 @@ class Parts:
         except OSError as error:
             raise unreadable(error, opened.path) from error
         if not is_same:
-            self._held_open.pop(part, None)
+            self._held_open.pop(file, None)
             raise opened.problem()
         if sum(map(len, pieces)) != sum(lengths):  # none is longer than was asked for
             raise CacheFormatError(
-                f"{self.name(part)} ended early: it was truncated; build the dataset again, or restore the "
+                f"{self.name(file)} ended early: it was truncated; build the dataset again, or restore the "
                 "file"
             )
         return pieces
 
-    def open(self, part: int) -> OpenFile:
-        """Return a part's or a foreign file, opened; some local foreign files are held open."""
-        found = self._held_open.get(part)
+    def open(self, file: FileId) -> OpenFile:
+        """Return a file, opened; some into which anybody may write are held open."""
+        found = self._held_open.get(file)
         if found is not None:
             return found
         try:
-            opened = self._open_file(part)
+            opened = self._open_file(file)
         except StorageError as error:
             if error.errno != errno.EMFILE or not self._held_open:
                 raise
             self._held_open.clear()
-            opened = self._open_file(part)
-        if opened.file is not None:
-            if self._ctime_ns.setdefault(part, opened.ctime_ns) != opened.ctime_ns:
+            opened = self._open_file(file)
+        if opened.is_watched:
+            if self._ctime_ns.setdefault(file, opened.ctime_ns) != opened.ctime_ns:
                 raise opened.problem()
             with self._lock:
                 while len(self._held_open) >= self._most_open:
                     del self._held_open[next(iter(self._held_open))]
-                self._held_open[part] = opened
+                self._held_open[file] = opened
         return opened
 
-    def _open_file(self, part: int) -> OpenFile:
-        path, file = self._files.path(part), self.table.files[part]
-        return OpenFile(open_file(path, file), path, file)
+    def _open_file(self, file: FileId) -> OpenFile:
+        path, found = self._files.path(file), self.table.files[file]
+        return OpenFile(found.open(path), path, found)
 
     def announce(
         self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
@@ -422,13 +421,13 @@ class Parts:
         if away is not None and self.away is not None:
             self.away.announce(parts[away], positions[away], lengths[away], held, keeps_pages=keeps_pages)
 
-    def name(self, part: int) -> str:
-        """Return a name of a part or of a foreign file for messages."""
-        return self.table.files[part].label
+    def name(self, file: FileId) -> str:
+        """Return a name of a file for messages."""
+        return self.table.files[file].label
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
         """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
-        if self.away is not None and self.table.files.any_foreign(self.away.are_away):
+        if self.away is not None and self.table.files.any_addressed(self.away.are_away):
             return np.ones(len(parts), bool)
         return self.are_away(parts)
 
@@ -446,9 +445,8 @@ class Parts:
         return Window(self.sizes[: self.mapped], partial(_open_mapped, self.table, self._files), are_away)
 
 
-def _open_mapped(table: PartTable, files: PartFiles, number: int) -> int:
-    """Open the file of a part, or the mirror's copy of a foreign file."""
-    return open_file(files.path(number), table.files[number])
+def _open_mapped(table: PartTable, files: PartFiles, file: FileId) -> int:
+    return table.files[file].open(files.path(file))
 
 
 def _kept_fields(table: PartTable) -> Kept:
@@ -540,7 +538,7 @@ class StoredRows:
     ) -> None:
         """Begin to read these ranges of the rows' parts, or of `files`, if they are not on this machine."""
         parts = self.parts.locate(self.indices)[0] if files is None else files
-        if files is not None and self.parts.has_foreign and not keeps_pages:
+        if files is not None and self.parts.table.files.are_interleaved and not keeps_pages:
             self._waiting.append((parts, positions, lengths))  # fields of a record lie side by side
             return
         self._announce(parts, positions, lengths, keeps_pages=keeps_pages)

@@ -12,7 +12,7 @@ from yogadl._core.frozen import frozen, parse_json
 from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import CODECS, MOST_RATIO
-from yogadl._format.foreign import FOREIGN, NO_FOREIGN, Files, ForeignFiles
+from yogadl._format.files import FOREIGN, NO_FOREIGN, Files, ForeignFiles
 from yogadl.errors import CacheFormatError
 
 # Store named arrays in one small file: part indexes and part tables.
@@ -254,6 +254,15 @@ class PartTable:
             dictionaries=self.dictionaries,
             foreign=self.foreign.copy(),
         )
+
+    @cached_property
+    def between_bytes(self) -> int:
+        """The bytes between two values of a record in a foreign file, on average, such as headers of tar."""
+        fields = [field for field in self.fields if field.are_foreign.any()]
+        # Fields may share their blocks.
+        blocks_bytes = max((int(field.heap_bytes().sum()) for field in fields), default=0)
+        rest_bytes = blocks_bytes - sum(int(field.value_bytes().sum()) for field in fields)
+        return max(0, rest_bytes // max(1, self.records * len(fields)))
 
     @property
     def codecs(self) -> list[str]:

@@ -132,7 +132,7 @@ def adopt(arguments: argparse.Namespace) -> Answer:
     features = named_once(arguments, arguments.feature, "--feature names a feature")
     key = new_key(arguments.id, arguments.version)
     storage = open_or_make(arguments)
-    stores = storage._backend.catalogue.opener.foreign
+    stores = storage._backend.catalogue.opener.permitted
     format = arguments.format or format_of(stores, checked_paths(arguments.paths))
     terms = {
         "fields": arguments.field, "features": features, "missing": _missing_of(arguments),

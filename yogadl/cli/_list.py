@@ -99,15 +99,15 @@ def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
         return None
     catalogue = storage._backend.catalogue
     manifest = catalogue.published(DatasetKey(info.id, info.version), info.digest).manifest
-    foreign = open_table(catalogue.root, manifest).foreign
+    files = open_table(catalogue.root, manifest).files
     entry = info.builder.get(ADOPTED)
     format = entry.get("format") if isinstance(entry, dict) else None
     paths = entry.get("paths") if isinstance(entry, dict) else None
     return Adopted(
         format if isinstance(format, str) else None,
         list(map(str, paths)) if isinstance(paths, list) else [],
-        len(foreign),
-        int(foreign.size_bytes.sum()),
+        len(files.addressed),
+        files.addressed_bytes,
         not manifest.is_weak,
     )
 

@@ -18,7 +18,6 @@ from typing import Final
 from yogadl._core.key import DatasetKey
 from yogadl._core.operation import one_operation
 from yogadl._core.printable import masked
-from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import Manifest, adopted_paths, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
@@ -28,7 +27,7 @@ from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.parts import open_table, part_files, read_dictionary
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import Folder, network_file_system, translated
-from yogadl.storage._files.foreign_stores import ForeignStores, local_place
+from yogadl.storage._files.permitted import Permitted, local_place
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 from yogadl.storage._keeping import clear_unresumable, replace
 from yogadl.storage._leases.locks import exclusive_build
@@ -88,7 +87,7 @@ def copy(
     root, backend = source._backend.root, target._backend
     key, content = _manifest_of(source._backend, DatasetKey(dataset_id, dataset_version))
     manifest = read_manifest(content, key, root.where(_names.manifest(key)))
-    if materialize and manifest.container == FOREIGN:
+    if materialize and manifest.is_adopted:
         return _materialize(source, target, manifest, replaces=replaces)
     is_new = _is_new(backend.root, key, content, replaces)  # before waiting for another builder
     name = _names.table(key.id, manifest.table_sha256)
@@ -121,16 +120,17 @@ def _require_places(manifest: Manifest, table: PartTable, source: Backend, targe
     The target alone can't decide this: a folder may read any file of this machine, since those who write to
     it are trusted to choose the files. The version in a bucket may be anyone's.
     """
-    if not len(table.foreign):
+    if not table.files.addressed:
         return
-    gives, takes = source.catalogue.opener.foreign, target.catalogue.opener.foreign
+    gives, takes = source.catalogue.opener.permitted, target.catalogue.opener.permitted
     is_ours = isinstance(source.root, Folder) and network_file_system(source.root.root) is None
     try:
-        for file in table.foreign:
-            if takes.place(file.address) is not None:
-                gives.place(file.address)
+        for number in table.files.addressed:
+            address = table.files[number].address
+            if takes.place(address) is not None:
+                gives.place(address)
             elif not is_ours:
-                _require_permitted(file.address, gives, takes)
+                _require_permitted(address, gives, takes)
         for pattern in () if is_ours else adopted_paths(manifest):  # `refresh` looks for files there
             _require_permitted(pattern, gives, takes)
     except ConfigurationError as error:
@@ -139,7 +139,7 @@ def _require_places(manifest: Manifest, table: PartTable, source: Backend, targe
         ) from error
 
 
-def _require_permitted(pattern: str, gives: ForeignStores, takes: ForeignStores) -> None:
+def _require_permitted(pattern: str, gives: Permitted, takes: Permitted) -> None:
     """Refuse a place of this machine unless both storages were told to read there."""
     place = local_place(pattern)
     if place is not None and not (gives.permits(place) and takes.permits(place)):
@@ -207,7 +207,7 @@ def _shared_with(root: Root, manifest: Manifest) -> set[str]:
         if content is not None:
             with contextlib.suppress(CacheFormatError):  # a damaged manifest: all files are copied
                 found = read_manifest(content, key, root.where(_names.manifest(key)))
-                return set(part_files(key.id, open_table(root, found)))
+                return set(part_files(key.id, table := open_table(root, found), table.files.own))
     return set()
 
 

@@ -347,7 +347,7 @@ class Pruning:
                 if self._root.read(name) is None:
                     return set()  # another process has pruned it meanwhile
                 raise
-            named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table)}
+            named = {_names.table(key.id, manifest.table_sha256), *part_files(key.id, table, table.files.own)}
             named.add(_names.pins(key.id, manifest.table_sha256))
             named.add(_names.selections(key.id, manifest.fingerprint))  # the folder: all files in it are kept
             self._named_by_manifest[content] = named

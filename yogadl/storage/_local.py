@@ -15,17 +15,25 @@ from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
-from yogadl.storage._catalogue.cached import Opener, Published, can_map, open_reader
+from yogadl.storage._catalogue.cached import (
+    REMEDY,
+    Opener,
+    Published,
+    can_map,
+    checksums,
+    new_reader,
+    table_of_whole,
+)
 from yogadl.storage._catalogue.catalogue import Catalogue
+from yogadl.storage._catalogue.parts import PartPaths, read_index
 from yogadl.storage._files.folder import Folder, network_file_system, storage_error
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._format.part_file import PartFiles
     from yogadl._format.rows import Parts
-    from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import SharedRoot
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted
     from yogadl.storage._objects.bucket import Bucket
     from yogadl.storage._remote.planning import Planner
 
@@ -38,7 +46,7 @@ class FolderOpener(Opener):
         root: Reads and writes the folder's small files.
         folder: The folder.
         mapped: Whether files may be mapped.
-        buckets: See `ForeignStores`.
+        buckets: See `Permitted`.
     """
 
     root: Root
@@ -47,25 +55,25 @@ class FolderOpener(Opener):
     buckets: tuple[tuple[str, "Bucket"], ...] = ()
 
     @property
-    def foreign(self) -> "ForeignStores":
-        from yogadl.storage._files.foreign_stores import (
-            ForeignStores,  # only versions of foreign files need it
-        )
+    def permitted(self) -> "Permitted":
+        from yogadl.storage._files.permitted import Permitted  # only adopted versions need it
 
-        return ForeignStores(True, self.buckets)
+        return Permitted(True, self.buckets)
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))
 
     def reader(self, published: Published, *, check: bool = False) -> Reader:
-        manifest = published.manifest
+        manifest, folder = published.manifest, self.folder
+        table = table_of_whole(folder, manifest)
+        files: PartFiles = PartPaths(folder, manifest.key.id, table)
+        if not table.files.are_here:
+            from yogadl.storage._remote.ranged_cache import files_with_addressed
 
-        def with_foreign(table: "PartTable", own: "PartFiles") -> "PartFiles":
-            from yogadl.storage._remote.ranged_cache import files_with_foreign
-
-            return files_with_foreign(manifest, table, own, self.foreign)
-
-        return open_reader(self.folder, manifest, check=check, mapped=self.mapped, with_foreign=with_foreign)
+            files = files_with_addressed(manifest, table, files, self.permitted.places(table.files))
+        index_of = partial(read_index, folder, manifest.key, table)
+        sums = checksums(manifest, table, index_of, REMEDY) if check else None
+        return new_reader(manifest, table, files, sums, maps=self.mapped and can_map(folder))
 
     def planner(self, parts: "Parts") -> "Planner":
         from yogadl.storage._remote.planning import Planner  # only `plan` needs it

@@ -12,7 +12,7 @@ from typing import Final
 
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey, is_hash
-from yogadl._format.foreign import ForeignFile, PartFile
+from yogadl._format.files import File, PartFile
 from yogadl.errors import CacheFormatError
 
 # Patterns of the names below a dataset, not compiled here: a process that only reads does not need them.
@@ -30,7 +30,6 @@ MAX_TERM_OR_MOVE: Final = 10**10 - 1  # the names of leases and of a tag's moves
 MANIFEST_SUFFIX: Final = ".json"
 TABLE_SUFFIX: Final = ".parts"
 DICTIONARY_SUFFIX: Final = ".dict"
-FOREIGN_SUFFIX: Final = ".foreign"
 SELECTION_SUFFIX: Final = ".selection"
 PLAN_SUFFIX: Final = ".plan"
 TAG_SUFFIX: Final = ".tag"
@@ -66,12 +65,7 @@ def parts(dataset_id: str) -> str:
 
 def part(dataset_id: str, sha256: str) -> str:
     """Return a part's name."""
-    return f"{parts(dataset_id)}/{part_file(sha256)}"
-
-
-def part_file(sha256: str) -> str:
-    """Return a part's name inside the folder of all parts."""
-    return f"{_checked_hash(sha256)}.mdb"
+    return f"{parts(dataset_id)}/{_checked_hash(sha256)}{PartFile.suffix}"
 
 
 def index(dataset_id: str, index_sha256: str) -> str:
@@ -89,15 +83,9 @@ def dictionary(dataset_id: str, sha256: str) -> str:
     return f"{parts(dataset_id)}/{_checked_hash(sha256)}{DICTIONARY_SUFFIX}"
 
 
-def file_of(dataset_id: str, file: PartFile | ForeignFile) -> str:
-    """Return the name of a part, or of a mirror's copy of a foreign file."""
-    kind = part if isinstance(file, PartFile) else foreign
-    return kind(dataset_id, file.sha256)
-
-
-def foreign(dataset_id: str, sha256: str) -> str:
-    """Return the name of a mirror's copy of a foreign file."""
-    return f"{parts(dataset_id)}/{_checked_hash(sha256)}{FOREIGN_SUFFIX}"
+def file_of(dataset_id: str, file: File) -> str:
+    """Return the name of a file of a version; of a file with an address, that of a mirror's copy."""
+    return f"{parts(dataset_id)}/{_checked_hash(file.sha256)}{file.suffix}"
 
 
 def table(dataset_id: str, sha256: str) -> str:

@@ -14,7 +14,6 @@ from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._dataref import RecordsRef
 from yogadl._format.codec import RAW
-from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import Manifest
 from yogadl.storage._catalogue.backend import Backend
 
@@ -132,7 +131,7 @@ class ReadingStorage:
             builder=manifest.builder,
             earlier=manifest.earlier,
             metadata=manifest.metadata,
-            is_adopted=manifest.container == FOREIGN,
+            is_adopted=manifest.is_adopted,
         )
 
     def field_sizes(self, dataset_id: str, dataset_version: str) -> dict[str, FieldSizes]:
@@ -191,7 +190,7 @@ class ReadingStorage:
                 progress(done, total)
 
         manifest = published.manifest
-        verified = verify(catalogue.root, manifest, lambda: catalogue.opener.foreign, report_all_but_last)
+        verified = verify(catalogue.root, manifest, lambda: catalogue.opener.permitted, report_all_but_last)
         mirrored, mended = catalogue.opener.mend(published)
         if progress is not None and verified.parts:
             progress(verified.parts, verified.parts)
@@ -211,12 +210,12 @@ class ReadingStorage:
         Raises:
             DatasetNotFoundError: if one of the versions does not exist.
         """
-        from yogadl.storage._catalogue.log import explain, foreign_files
+        from yogadl.storage._catalogue.log import adopted_files, explain
 
         keys = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, other_version)
         catalogue = self._backend.catalogue
         first, second = (catalogue.named(key)[1].manifest for key in keys)
-        return explain(first, second, {each.key: foreign_files(catalogue, each) for each in (first, second)})
+        return explain(first, second, {each.key: adopted_files(catalogue, each) for each in (first, second)})
 
     def export(
         self,

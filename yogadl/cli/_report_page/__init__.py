@@ -239,8 +239,8 @@ def _facts(
         files += f"; of {size(int(parts.size_bytes.min()))} to {size(int(parts.size_bytes.max()))}"
     yield "files", files
     if info.is_adopted:
-        foreign = parts.foreign
-        values = f"in {counted(len(foreign), 'other file')}, {size(int(foreign.size_bytes.sum()))} together"
+        others = counted(len(parts.files.addressed), "other file")
+        values = f"in {others}, {size(parts.files.addressed_bytes)} together"
         yield "values", f"{values}; the files above are their index"
     if "://" not in location:
         return

@@ -16,7 +16,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.leaf import Leaf
 from yogadl._core.spec import Spec
 from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
@@ -31,7 +31,7 @@ from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published
 from yogadl.storage._catalogue.parts import open_table
-from yogadl.storage._files.foreign_stores import ForeignStores
+from yogadl.storage._files.permitted import Permitted
 
 # Files are adopted in groups, each by one task: of about this many groups, and of groups of such sizes.
 _GROUPS: Final = 48
@@ -55,7 +55,7 @@ class AdoptedSource(PartitionedSource):
 
     def __init__(
         self,
-        stores: ForeignStores,
+        stores: Permitted,
         format: Format,
         groups: Sequence[Sequence[ForeignFile]],
         *,
@@ -99,7 +99,7 @@ class _Group(Partition):
     """Some foreign files, which one task adopts."""
 
     def __init__(
-        self, stores: ForeignStores, format: Format, files: Sequence[ForeignFile], is_read: bool
+        self, stores: Permitted, format: Format, files: Sequence[ForeignFile], is_read: bool
     ) -> None:
         self._stores = stores
         self._format = format
@@ -137,7 +137,7 @@ def _changed_meanwhile(file: ForeignFile) -> CacheFormatError:
     )
 
 
-def _check_all(stores: ForeignStores, files: Iterable[ForeignFile]) -> None:
+def _check_all(stores: Permitted, files: Iterable[ForeignFile]) -> None:
     """Make sure that all files are as they were.
 
     Raises:
@@ -188,7 +188,7 @@ def source_of(backend: Backend, paths: Any, format: str | None, is_read: bool, *
     Raises:
         ConfigurationError: if there are none, or this storage may not read there.
     """
-    stores: ForeignStores = backend.catalogue.opener.foreign
+    stores = backend.catalogue.opener.permitted
     patterns = checked_paths(paths)
     format = format_of(stores, patterns) if format is None else format
     made = format_named(format, is_read=is_read, **terms)
@@ -220,7 +220,7 @@ def _fill_of(described: Any) -> Any:
 
 
 def _source(
-    stores: ForeignStores,
+    stores: Permitted,
     format: Format,
     files: Sequence[ForeignFile],
     is_read: bool,
@@ -235,7 +235,7 @@ def _source(
     return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
 
 
-def _with_fields(stores: ForeignStores, format: Format, first: ForeignFile, *, is_read: bool) -> Format:
+def _with_fields(stores: Permitted, format: Format, first: ForeignFile, *, is_read: bool) -> Format:
     """Return the format with the fields of all files, on which the first one decides."""
     # Of a local file, the headers between the values cost less than all its bytes.
     return format.of_first_file(stores.reader(first, is_read=is_read and not first.is_local))
@@ -332,7 +332,7 @@ def refresh(
     published = newest(backend.catalogue, base)
     manifest = published.manifest
     entry = _adopted_entry(manifest)
-    stores: ForeignStores = backend.catalogue.opener.foreign
+    stores = backend.catalogue.opener.permitted
     is_read = entry["read"]
     made = _format_of_entry(manifest, entry)
     receipts = receipts_of(backend, manifest)
@@ -369,7 +369,7 @@ def refresh(
         _check_all(stores, filter(lambda file: file.is_local, kept_files))
         every = [receipt for run in kept for receipt in run] + built
         _require_foreign(every, base)
-        every.sort(key=lambda receipt: places[receipt.part.index.foreign[0]])
+        every.sort(key=lambda receipt: places[receipt.part.index.files[0]])
         found = content_of(every)
         earlier = earlier_of(manifest) if continues else ()
         return replace(found, earlier=earlier, metadata=manifest.metadata)
@@ -393,7 +393,7 @@ def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
         ConfigurationError: if there is such a part.
     """
     for receipt in receipts:
-        if not receipt.part.index.foreign:
+        if not receipt.part.index.files:
             first = receipt.first_record
             raise ConfigurationError(
                 f"{key}: records {first} to {first + receipt.part.index.records - 1} have no values in "
@@ -403,7 +403,7 @@ def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:
 
 
 def _with_records(
-    stores: ForeignStores,
+    stores: Permitted,
     format: Format,
     files: Sequence[ForeignFile],
     known: Collection[ForeignFile],
@@ -451,7 +451,7 @@ def _feature_of(described: Any) -> Any:
 
 def files_of(receipts: Iterable[Receipt]) -> list[ForeignFile]:
     """Return the foreign files of parts, in order."""
-    return list(dict.fromkeys(file for receipt in receipts for file in receipt.part.index.foreign))
+    return list(dict.fromkeys(file for receipt in receipts for file in receipt.part.index.files))
 
 
 def _unchanged(receipts: Sequence[Receipt], files: Sequence[ForeignFile]) -> list[list[Receipt]]:
@@ -462,8 +462,8 @@ def _unchanged(receipts: Sequence[Receipt], files: Sequence[ForeignFile]) -> lis
     places = {file: number for number, file in enumerate(files)}
     runs: list[list[Receipt]] = []
     for receipt in receipts:
-        own = set(receipt.part.index.foreign)
-        if runs and own & set(runs[-1][-1].part.index.foreign):
+        own = set(receipt.part.index.files)
+        if runs and own & set(runs[-1][-1].part.index.files):
             runs[-1].append(receipt)
         else:
             runs.append([receipt])

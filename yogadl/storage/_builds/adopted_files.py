@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from yogadl._core.printable import masked
 from yogadl._foreign.file_reader import Format
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import ForeignFile
 from yogadl.errors import ConfigurationError, UnsupportedDataError
-from yogadl.storage._files.foreign_stores import ForeignStores, wild_segments
 from yogadl.storage._files.listing import refuse_impossible
+from yogadl.storage._files.permitted import Permitted, wild_segments
 
 _log = logging.getLogger("yogadl")
 
@@ -78,7 +78,7 @@ def _absolute(path: str) -> str:
     return f"{absolute}/" if path.endswith("/") else absolute
 
 
-def listed_files(stores: ForeignStores, patterns: Sequence[str], format: Format) -> list[ForeignFile]:
+def listed_files(stores: Permitted, patterns: Sequence[str], format: Format) -> list[ForeignFile]:
     """Return the files of all patterns, in order; log what was left out in folders.
 
     Raises:
@@ -109,7 +109,7 @@ def listed_files(stores: ForeignStores, patterns: Sequence[str], format: Format)
 
 
 def _of_index(
-    stores: ForeignStores, pattern: str, format: Format, left_out: list[str]
+    stores: Permitted, pattern: str, format: Format, left_out: list[str]
 ) -> list[ForeignFile] | None:
     """Return the files that the list in a folder names; None if the format or the folder has no such list."""
     name = format.index_name
@@ -134,12 +134,12 @@ def _of_index(
     return files
 
 
-def _read(stores: ForeignStores, file: ForeignFile) -> memoryview:
+def _read(stores: Permitted, file: ForeignFile) -> memoryview:
     return stores.reader(file, is_read=True).read(0, file.size_bytes)
 
 
 def _without_caches(
-    stores: ForeignStores, pattern: str, format: Format, files: list[ForeignFile], left_out: list[str]
+    stores: Permitted, pattern: str, format: Format, files: list[ForeignFile], left_out: list[str]
 ) -> list[ForeignFile]:
     """Return the files without what the writer of a folder computed of them and keeps beside them.
 
@@ -161,7 +161,7 @@ def _without_caches(
     return kept
 
 
-def format_of(stores: ForeignStores, paths: Sequence[str]) -> str:
+def format_of(stores: Permitted, paths: Sequence[str]) -> str:
     """Return the format that the names of all paths and patterns end like, or of the files that they mean.
 
     Raises:
@@ -189,7 +189,7 @@ def format_of(stores: ForeignStores, paths: Sequence[str]) -> str:
     return next(iter(found))
 
 
-def _formats_in(stores: ForeignStores, path: str) -> dict[str, str]:
+def _formats_in(stores: Permitted, path: str) -> dict[str, str]:
     """Return the formats of the files that a folder or a pattern means, each with the first file of it.
 
     There are none if a file of a pattern is of no format.
@@ -219,7 +219,7 @@ def format_of_name(path: str, formats: dict[str, Format] | None = None) -> str |
     return None
 
 
-def _have_indexes(stores: ForeignStores, path: str) -> bool:
+def _have_indexes(stores: Permitted, path: str) -> bool:
     """Return whether there is an .idx beside each .bin, as far as one path or pattern tells."""
     try:
         stores.listed(f"{path.removesuffix('.bin')}.idx", lambda name: name.endswith(".idx"))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.codec import MAX_DICTIONARY_BYTES, Codec, codecs_of, name_of, trained, zstd_of
-from yogadl._format.columns import ForeignValues, StoredColumn, as_heap, joined, stored_column
+from yogadl._format.columns import FixedRows, HeapValues, StoredColumn, as_heap, joined, stored_column
 from yogadl._format.writer import SAMPLE_BYTES
 from yogadl._sources.partitioned import PartitionedSource
 from yogadl._sources.sources import ResumableSource, SelfWritingSource, Source
@@ -123,7 +123,7 @@ def _sample(source: Source, fields: Mapping[int, Any]) -> dict[int, StoredColumn
     if records < min(_LEAST_RECORDS, source.length):
         return {}
     own = {
-        number: [column for column in columns if not isinstance(column, ForeignValues)]
+        number: [column for column in columns if isinstance(column, FixedRows | HeapValues)]
         for number, columns in found.items()
     }
     return {number: joined(columns) for number, columns in own.items() if columns}

@@ -28,7 +28,7 @@ from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.codec import RAW, SAME, ZSTD, Codec, codecs_of, recorded_codecs
 from yogadl._format.columns import ForeignValues, stored_column
 from yogadl._format.fields import Entries
-from yogadl._format.foreign import FOREIGN, ForeignFile
+from yogadl._format.files import FileId, ForeignFile
 from yogadl._format.layout import PartIndex, SealedPart
 from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
 from yogadl._format.reader import Reader
@@ -225,7 +225,7 @@ def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
             first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
         )
     ]
-    require_named(manifest.key, set(table.foreign), indexes)
+    require_named(manifest.key, {table.files[file] for file in table.files.addressed}, indexes)
     return receipts
 
 
@@ -293,7 +293,7 @@ def _compacted(
 ) -> PlannedBuild:
     published = newest(catalogue, base)
     manifest = published.manifest
-    if manifest.container == FOREIGN and not materialize:
+    if manifest.is_adopted and not materialize:
         _refuse_to_compress_foreign(catalogue.root, manifest, options.codec)
 
     def content(receipts: list[Receipt]) -> Content:
@@ -333,7 +333,7 @@ class _Stored(Source):
         self._catalogue = catalogue
         self._published = published
         self._materialize = materialize
-        self._keeps_foreign = published.manifest.container == FOREIGN and not materialize
+        self._keeps_foreign = published.manifest.is_adopted and not materialize
         self._reader: Reader | None = None
         self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
         self.spec: Spec = published.manifest.spec
@@ -392,7 +392,7 @@ class _ForeignBlocks:
         self._manifest = manifest
         self._reader = reader
         self._index: tuple[int, PartIndex] | None = None  # the part that was read last
-        self._held: dict[tuple[int, int, int], NDArray[np.uint8]] = {}  # the blocks of the last records
+        self._held: dict[tuple[FileId, int, int], NDArray[np.uint8]] = {}  # the blocks of the last records
 
     def columns(self, indices: Int64s) -> Iterator[Columns]:
         """Yield the columns of records of one part, cut where a field goes on in another block."""
@@ -420,14 +420,14 @@ class _ForeignBlocks:
 
     def _block(
         self, number: int, entries: Entries, indices: Int64s
-    ) -> tuple[tuple[int, int, int], int, NDArray[np.uint8] | None]:
+    ) -> tuple[tuple[FileId, int, int], int, NDArray[np.uint8] | None]:
         """Return the block of these values: file, position and length; its checksum; its bytes, if known."""
         table, field = self._reader.parts.table, self._reader.parts.table.fields[number]
         part, of_part = int(self._reader.parts.locate(indices[:1])[0][0]), int(entries.blocks[0])
         if self._index is None or self._index[0] != part:
             self._index = part, read_index(self._root, self._manifest.key, table, part)
         block = int(field.heap_first_block[part]) + of_part
-        file = int(entries.files[0])
+        file = FileId(int(entries.files[0]))
         place = file, int(field.heap_position[block]), int(field.heap_length[block])
         checksum = int(self._index[1].fields[number].heap.checksum[of_part])
         if checksum == UNREAD:
@@ -447,7 +447,7 @@ class _ForeignBlocks:
         self,
         number: int,
         entries: Entries,
-        place: tuple[int, int, int],
+        place: tuple[FileId, int, int],
         checksum: int,
         data: NDArray[np.uint8] | None,
     ) -> ForeignValues:

@@ -277,7 +277,7 @@ def samples_of(
         dictionary: Returns the dictionary of a name.
     """
     fields = _comparable(spec)
-    if not fields or part.index.foreign:  # foreign files are told apart by their names
+    if not fields or part.index.files:  # foreign files are told apart by their names
         return ()
     reader = Reader(spec, join_parts([part]), _SinglePartPath(path, dictionary))
     records = part.index.records

@@ -18,7 +18,7 @@ from yogadl._format.manifest import NEEDS_PICKLE, Manifest
 from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, PartPaths, are_whole, read_index, table_to_read
+from yogadl.storage._catalogue.parts import LARGE_TABLE_BYTES, are_whole, table_to_read
 from yogadl.storage._files.folder import Folder, network_file_system
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from yogadl._format.part_file import HeldRows, PartFiles
     from yogadl._format.rows import Parts, Window
     from yogadl._format.table import PartTable
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted
 
 # The advice about damage if there is no second copy.
 REMEDY: Final = "build the dataset again, or restore the file"
@@ -48,8 +48,8 @@ class Opener(Protocol):
     """Open caches: in place, or after a download. Picklable."""
 
     @property
-    def foreign(self) -> "ForeignStores":
-        """The places where foreign files may lie."""
+    def permitted(self) -> "Permitted":
+        """The places that the storage may read besides its own."""
 
     def to_plan(self) -> "Opener":
         """Return an opener for plans: of a cache that is not here, it reads manifest and table alone."""
@@ -428,28 +428,14 @@ class CachedRecords(Stored):
         return write_plan(self._storage.opener, self.open()[0], name, content)
 
 
-def open_reader(
-    folder: Folder,
-    manifest: Manifest,
-    *,
-    check: bool,
-    mapped: bool,
-    with_foreign: "Callable[[PartTable, PartFiles], PartFiles]",
-) -> Reader:
-    """Return a reader of a cache, after a check that its dictionaries and parts exist, with the parts' sizes.
-
-    Args:
-        folder: The folder of the cache.
-        manifest: The cache.
-        check: Whether each block is compared with its checksum before the first read from it.
-        mapped: Whether files may be mapped.
-        with_foreign: Returns the files of the parts together with the foreign files, if there are any.
+def table_of_whole(folder: Folder, manifest: Manifest) -> "PartTable":
+    """Return the part table of a cache in a folder, after a check that it has all parts and dictionaries.
 
     Raises:
         CacheFormatError: if a file is missing or truncated.
     """
     table = table_to_read(folder, manifest)
-    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table)).tolist():
+    for part in np.flatnonzero(~are_whole(folder, manifest.key.id, table.files.own)).tolist():
         name, size_bytes = _names.part(manifest.key.id, table.sha256[part]), int(table.size_bytes[part])
         found = folder.size(name)
         if found != size_bytes:
@@ -467,15 +453,7 @@ def open_reader(
                 f"{manifest.key}: {folder.where(name)} is missing; build the dataset again, or restore the "
                 "file"
             )
-    files: PartFiles = PartPaths(folder, manifest.key.id, table)
-    if len(table.foreign):
-        files = with_foreign(table, files)
-    sums = (
-        checksums(manifest, table, partial(read_index, folder, manifest.key, table), REMEDY)
-        if check
-        else None
-    )
-    return new_reader(manifest, table, files, sums, maps=mapped and can_map(folder))
+    return table
 
 
 def checksums(

@@ -7,12 +7,11 @@ from typing import Any
 from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._format.codec import RAW, ZSTD, codec_in_words
-from yogadl._format.foreign import FOREIGN
 from yogadl._format.manifest import ADOPTED, CODEC, Manifest
 from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import open_table, part_sizes
+from yogadl.storage._catalogue.parts import file_sizes, open_table
 from yogadl.storage._catalogue.tags import TagMove, current_tags, moves_of_tags
 
 
@@ -55,27 +54,27 @@ def _records_note(first: Manifest, second: Manifest) -> str:
     return "their records differ"
 
 
-def foreign_files(catalogue: Catalogue, manifest: Manifest) -> int:
-    """Return the number of foreign files of a version."""
-    return len(open_table(catalogue.root, manifest).foreign) if manifest.container == FOREIGN else 0
+def adopted_files(catalogue: Catalogue, manifest: Manifest) -> int:
+    """Return the number of files that a version was adopted from."""
+    return len(open_table(catalogue.root, manifest).files.addressed) if manifest.is_adopted else 0
 
 
-def explain(first: Manifest, second: Manifest, foreign: Mapping[DatasetKey, int]) -> Explanation:
+def explain(first: Manifest, second: Manifest, adopted: Mapping[DatasetKey, int]) -> Explanation:
     """Return the differences between the code, values and arguments that two versions were built from.
 
     Args:
         first: One version.
         second: The other.
-        foreign: The number of foreign files of each.
+        adopted: The number of files that each was adopted from.
     """
     old, new = ingredients_in(first.builder), ingredients_in(second.builder)
     notes = [
-        f"version {manifest.key.version!r} was {_origin_of(foreign[manifest.key])}"
+        f"version {manifest.key.version!r} was {_origin_of(adopted[manifest.key])}"
         for manifest, ingredients in ((first, old), (second, new))
         if ingredients is None
     ]
     reasons = [] if old is None or new is None else differences(old, new)
-    if foreign[first.key] and foreign[second.key]:
+    if adopted[first.key] and adopted[second.key]:
         reasons += _differences_of_adopted(first.builder.get(ADOPTED), second.builder.get(ADOPTED))
     if not notes and not reasons:
         notes.append("both were built by the same code with the same arguments")
@@ -95,9 +94,9 @@ def explain(first: Manifest, second: Manifest, foreign: Mapping[DatasetKey, int]
     return Explanation(first.key.id, first.key.version, second.key.version, tuple(reasons), tuple(notes))
 
 
-def _origin_of(foreign: int) -> str:
-    if foreign:
-        return f"adopted from {foreign} {'file' if foreign == 1 else 'files'}"
+def _origin_of(adopted: int) -> str:
+    if adopted:
+        return f"adopted from {adopted} {'file' if adopted == 1 else 'files'}"
     return (
         "not built by storage.cacheable or the command, so the code and arguments that built it are not "
         "recorded"
@@ -176,14 +175,14 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
     """Return the history of a dataset: see `CacheStorage.log`."""
     manifests: list[Manifest] = []
     sizes: dict[str, dict[str, int]] = {}
-    foreign: dict[DatasetKey, int] = {}
+    adopted: dict[DatasetKey, int] = {}
     damaged: dict[str, str] = {}
     for version in catalogue.versions(dataset_id):
         try:
             manifest = catalogue.published(DatasetKey(dataset_id, version)).manifest
             table = open_table(catalogue.root, manifest)
-            sizes[version] = dict(part_sizes(dataset_id, table))
-            foreign[manifest.key] = len(table.foreign)
+            sizes[version] = dict(file_sizes(dataset_id, table.files.own))
+            adopted[manifest.key] = len(table.files.addressed)
             manifests.append(manifest)
         except DatasetNotFoundError:
             pass  # it was deleted meanwhile
@@ -192,14 +191,14 @@ def log_of(catalogue: Catalogue, dataset_id: str) -> Log:
     if not manifests and not damaged:
         raise catalogue.no_dataset(dataset_id)
     manifests.sort(key=lambda manifest: (manifest.created, manifest.key.version))
-    versions = tuple(_logged(manifests, sizes, foreign, current_tags(catalogue.root, dataset_id)))
+    versions = tuple(_logged(manifests, sizes, adopted, current_tags(catalogue.root, dataset_id)))
     return Log(dataset_id, versions, tuple(moves_of_tags(catalogue.root, dataset_id)), damaged)
 
 
 def _logged(
     manifests: list[Manifest],
     sizes: dict[str, dict[str, int]],
-    foreign: dict[DatasetKey, int],
+    adopted: dict[DatasetKey, int],
     tags: dict[str, str],
 ) -> Iterator[LoggedVersion]:
     for number, manifest in enumerate(manifests):
@@ -218,9 +217,9 @@ def _logged(
             earlier=manifest.earlier,
             shared_bytes=shared,
             added_bytes=sum(sizes[version].values()) - shared,
-            explanation=None if before is None else explain(before, manifest, foreign),
+            explanation=None if before is None else explain(before, manifest, adopted),
             metadata=manifest.metadata,
-            foreign_files=foreign[manifest.key],
+            foreign_files=adopted[manifest.key],
         )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.key import DatasetKey
 from yogadl._format.codec import MAX_DICTIONARY_BYTES
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import File, FileId, Files
 from yogadl._format.manifest import Manifest
 from yogadl._format.table import ArrayFile, LateSha256Names, PartTable
 from yogadl.errors import CacheFormatError
@@ -19,7 +19,6 @@ from yogadl.storage._files.folder import Folder
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 
 if TYPE_CHECKING:
-    from yogadl._format.foreign import ForeignFile
     from yogadl._format.layout import PartIndex, SealedPart
     from yogadl.storage._files.bucket_root import BucketRoot
 
@@ -28,21 +27,19 @@ LARGE_TABLE_BYTES: Final = 2**20
 
 
 class PartPaths:
-    """The paths of a cache's parts in a local folder. Picklable."""
+    """The paths of a cache's files: of its parts in a local folder, of others their address. Picklable."""
 
-    away = None  # all parts are on this machine
+    away = None  # all are on this machine
 
     def __init__(self, folder: Folder, dataset_id: str, table: PartTable) -> None:
         self._folder = folder
         self._id = dataset_id
         self._table = table
 
-    def path(self, part: int) -> str:
-        """Return the path of the part of that number, or of a foreign file."""
-        file = self._table.files[part]
-        if isinstance(file, ForeignFile):
-            return file.address
-        return str(self._folder.path(_names.part(self._id, file.sha256)))
+    def path(self, file: FileId) -> str:
+        """Return the path of the file of that number."""
+        found = self._table.files[file]
+        return found.address or str(self._folder.path(_names.file_of(self._id, found)))
 
     def dictionary(self, sha256: str) -> bytes:
         """Return a dictionary of the parts."""
@@ -92,15 +89,15 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     return table
 
 
-def require_named(key: DatasetKey, files: "Collection[ForeignFile]", indexes: "Iterable[PartIndex]") -> None:
-    """Refuse indexes of parts that name other foreign files than `files`, those of the part table.
+def require_named(key: DatasetKey, files: Collection[File], indexes: "Iterable[PartIndex]") -> None:
+    """Refuse indexes of parts that name other files with an address than `files`, those of the part table.
 
     Where a storage may read is decided by the table.
 
     Raises:
         CacheFormatError: if one does.
     """
-    if not all(file in files for index in indexes for file in index.foreign):
+    if not all(file in files for index in indexes for file in index.files):
         raise CacheFormatError(
             f"{key}: the indexes of its parts name foreign files that its part table lacks: they were "
             "changed since they were written; adopt the files again"
@@ -126,33 +123,30 @@ def _index_names(root: Root, manifest: Manifest) -> Sequence[str]:
     return open_table(root, manifest).index_names()
 
 
-def part_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each part of a table; a part that occurs twice is yielded twice."""
-    for sha256, size_bytes in zip(table.sha256, table.size_bytes, strict=True):
-        yield _names.part(dataset_id, sha256), int(size_bytes)
+def file_sizes(dataset_id: str, files: Files) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each file, of one with an address those of a mirror's copy, in their order."""
+    below = _names.parts(dataset_id)
+    for name, size_bytes in zip(files.names, files.sizes.tolist(), strict=True):
+        yield f"{below}/{name}", size_bytes
 
 
-def foreign_sizes(dataset_id: str, table: PartTable) -> Iterator[tuple[str, int]]:
-    """Yield name and size of the copy that a mirror may have of each foreign file."""
-    for file in table.foreign:
-        yield _names.foreign(dataset_id, file.sha256), file.size_bytes
-
-
-def are_whole(folder: Folder, dataset_id: str, table: PartTable) -> NDArray[np.bool_]:
-    """Return for each part of a table whether a folder has it with its full size."""
-    files = map(_names.part_file, table.sha256)
-    found = np.fromiter(folder.sizes(_names.parts(dataset_id), files), np.int64, len(table))
-    whole: NDArray[np.bool_] = found == table.size_bytes
+def are_whole(folder: Folder, dataset_id: str, files: Files) -> NDArray[np.bool_]:
+    """Return for each of these files whether a folder has it with its full size."""
+    found = np.fromiter(folder.sizes(_names.parts(dataset_id), files.names), np.int64, len(files))
+    whole: NDArray[np.bool_] = found == files.sizes
     return whole
 
 
-def part_files(dataset_id: str, table: PartTable) -> Iterator[str]:
-    """Yield the names of all files of a table's parts; if a part occurs twice, its files do, too."""
+def part_files(dataset_id: str, table: PartTable, files: Files) -> Iterator[str]:
+    """Yield the names of these files of a table, of its dictionaries, and of its parts' indexes.
+
+    If a part occurs twice, its files do, too.
+    """
     for sha256 in table.dictionaries:
         yield _names.dictionary(dataset_id, sha256)
     for sha256, index_sha256 in zip(table.sha256, table.index_sha256, strict=True):
-        yield _names.part(dataset_id, sha256)
         yield from _names.indexes(dataset_id, sha256, index_sha256)
+    yield from (name for name, _ in file_sizes(dataset_id, files))
 
 
 def read_sealed(root: "Root | BucketRoot", dataset_id: str, sha256: str, index_sha256: str) -> "SealedPart":

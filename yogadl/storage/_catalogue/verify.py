@@ -2,21 +2,21 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
 
-from yogadl._foreign.file_reader import FileReader
-from yogadl._format.checks import UNREAD, damage_error
+from yogadl._format.checks import addressed_blocks, damage_error
 from yogadl._format.codec import Decoder
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.foreign import ForeignFile
-from yogadl._format.layout import BlockKind, BlockRanges, FieldIndex, PartIndex, SealedPart, join_parts
+from yogadl._format.files import open_part
+from yogadl._format.layout import FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.part_file import open_part, read_at, unreadable
+from yogadl._format.part_file import read_at, unreadable
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, MissingDependencyError
 from yogadl.storage import _names
@@ -25,7 +25,7 @@ from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_se
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Verified:
 def verify(
     root: Root,
     manifest: Manifest,
-    foreign: "Callable[[], ForeignStores]",
+    permitted: "Callable[[], Permitted]",
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
     """Read every part of a cache and compare it with its checksums; so with its foreign files.
@@ -65,7 +65,7 @@ def verify(
     Args:
         root: The storage's root.
         manifest: The cache to check.
-        foreign: Returns the places where foreign files may lie.
+        permitted: Returns the places that the storage may read besides its own.
         progress: Called with parts checked and parts in all.
 
     Raises:
@@ -76,20 +76,20 @@ def verify(
         content = read_dictionary(root, manifest.key.id, dictionary)
         with contextlib.suppress(MissingDependencyError):  # where nobody can read the values either
             Decoder(content)
-    stores = foreign() if len(table.foreign) else None
-    files = set(table.foreign) if stores is not None else set()
+    named = {table.files[number] for number in table.files.addressed}
+    places = permitted() if named else None
     sealed = []
     for part in range(len(table)):
         sealed.append(_verify_part(root, manifest, table, part))
-        if stores is not None and sealed[-1].index.foreign:
-            require_named(manifest.key, files, [sealed[-1].index])
-            _verify_foreign(manifest, stores, sealed[-1].index, int(table.first_record[part]))
+        if places is not None and sealed[-1].index.files:
+            require_named(manifest.key, named, [sealed[-1].index])
+            _verify_addressed(manifest, places, sealed[-1].index, int(table.first_record[part]))
         if progress is not None:
             progress(part + 1, len(table))
     _verify_manifest(manifest, sealed)
     return Verified(
         manifest.records, len(table), int(table.size_bytes.sum()),
-        foreign_files=len(table.foreign), foreign_read=not manifest.is_weak,
+        foreign_files=len(named), foreign_read=not manifest.is_weak,
     )  # fmt: skip
 
 
@@ -146,44 +146,18 @@ def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) ->
     return sealed
 
 
-def _verify_foreign(manifest: Manifest, stores: "ForeignStores", index: PartIndex, first: int) -> None:
-    """Compare the blocks of foreign files with their checksums, each once, though several fields have it."""
-    for file in index.foreign:
-        stores.check(file)
-    reader: FileReader | None = None
-    for found in foreign_blocks(index):
-        if reader is None or reader.file != found.file:
-            reader = stores.reader(found.file, is_read=True)
-        if xxh3_64_intdigest(reader.read(found.position, found.length)) != found.checksum:
-            damaged = index.fields[found.field].records_of("heap", found.block, index.records)
-            records = range(first + damaged.start, first + damaged.stop)
-            name = manifest.spec.fields[found.field].name
-            raise damage_error(str(manifest.key), name, records, found.file.address)
-
-
-class ForeignBlock(NamedTuple):
-    """A block of a foreign file: its bytes, their checksum, and a field with the block's number there."""
-
-    file: ForeignFile
-    position: int
-    length: int
-    checksum: int
-    field: int
-    block: int
-
-
-def foreign_blocks(index: PartIndex) -> Iterator[ForeignBlock]:
-    """Yield the blocks of a part that lie in foreign files and were read, by file and position, each once."""
-    blocks: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for number, field in enumerate(index.fields):
-        if field.heap_file is not None:
-            places = zip(field.heap_file.tolist(), field.heap.position.tolist(), strict=True)
-            for block, (file_number, position) in enumerate(places):
-                blocks.setdefault((file_number, position, int(field.heap.length[block])), (number, block))
-    for (file_number, position, length), (number, block) in sorted(blocks.items()):
-        checksum = int(index.fields[number].heap.checksum[block])
-        if checksum != UNREAD:
-            yield ForeignBlock(index.foreign[file_number], position, length, checksum, number, block)
+def _verify_addressed(manifest: Manifest, places: "Permitted", index: PartIndex, first: int) -> None:
+    """Compare the blocks of files with an address with their checksums, each once, though fields share it."""
+    for file in index.files:
+        places.check(file)
+    for file, blocks in itertools.groupby(addressed_blocks(index), lambda block: block.file):
+        reader = places.reader(file, is_read=True)
+        for found in blocks:
+            if not found.has(reader.read(found.position, found.length)):
+                damaged = index.fields[found.field].records_of("heap", found.block, index.records)
+                records = range(first + damaged.start, first + damaged.stop)
+                name = manifest.spec.fields[found.field].name
+                raise damage_error(str(manifest.key), name, records, file.damage[0])
 
 
 def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range | None:
@@ -193,10 +167,7 @@ def _damaged_records(descriptor: int, field: FieldIndex, records: int) -> range 
     the process.
     """
     size_bytes = os.fstat(descriptor).st_size
-    kinds: tuple[tuple[BlockKind, BlockRanges], ...] = ("rows", field.rows), ("heap", field.heap)
-    for kind, blocks in kinds:
-        if kind == "heap" and field.is_foreign:
-            continue
+    for kind, blocks in field.own_blocks:
         ranges = zip(blocks.position.tolist(), blocks.length.tolist(), blocks.checksum.tolist(), strict=True)
         for number, (position, length, checksum) in enumerate(ranges):
             lies_within = 0 <= position <= position + length <= size_bytes

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from yogadl._core.key import RESERVED_NAMES
+from yogadl._format.files import NOT_A_FILE
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
-from yogadl._format.part_file import NOT_A_FILE
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
 

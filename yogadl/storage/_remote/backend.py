@@ -40,7 +40,7 @@ def remote_backend(
         fill: Whether to fill the mirror with versions that are read.
         spending: Counts requests for ranges.
         verify: Whether ranges are compared with their checksums.
-        buckets: See `ForeignStores`.
+        buckets: See `Permitted`.
 
     Raises:
         ConfigurationError: if `verify` has another value.

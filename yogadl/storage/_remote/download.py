@@ -11,16 +11,17 @@ from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExec
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from yogadl._format.foreign import ForeignFile
-from yogadl._format.part_file import changed_foreign
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.folder import storage_error, sync_folder
 from yogadl.storage._files.locks import Claim
 from yogadl.storage._files.root import MAX_READ_BYTES, too_large
 from yogadl.storage._objects.bucket import Bucket, Object, ReplacedError, replaced
 from yogadl.storage._remote.partial_file import PartialFile, open_partial
+
+if TYPE_CHECKING:
+    from yogadl.storage._files.permitted import Place
 
 # Download one object into an open file, by ranges in parallel, and hash it meanwhile.
 #
@@ -225,8 +226,7 @@ class Download:
         size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
         in_few: Whether it is requested in few ranges: that takes fewer requests, and more time.
-        foreign: The foreign file that it is a copy of, if any; then its tag is compared, not its hash.
-        place: The bucket and the name of that file.
+        place: Where the object lies, if it is not that of its name in the cache's bucket.
     """
 
     name: str
@@ -234,8 +234,7 @@ class Download:
     size_bytes: int | None
     path: Path
     in_few: bool = False
-    foreign: ForeignFile | None = None
-    place: tuple[Bucket, str] | None = None
+    place: "Place | None" = None
 
 
 # Returns whether a file is complete already, so that no download is needed.
@@ -431,11 +430,10 @@ class _Downloader:
                 )
 
     def _try(self, wanted: Download, report: Callable[[int], None]) -> bool:
-        """Download an object; return whether its bytes have the right sha256."""
-        receiver, name = self.receiver, wanted.name
-        if wanted.place is not None:
-            bucket, name = wanted.place
-            receiver = replace(receiver, bucket=bucket)
+        """Download an object; return whether it has the right tag, or its bytes the right sha256."""
+        receiver, name, place = self.receiver, wanted.name, wanted.place
+        if place is not None:
+            receiver, name = replace(receiver, bucket=place.bucket), place.name
         with open_partial(wanted.path, is_noted=has_ranges(wanted.size_bytes, wanted.in_few)) as file:
             tags: set[str] = set()
             try:
@@ -443,12 +441,12 @@ class _Downloader:
                     name, wanted.size_bytes, file, report, in_few=wanted.in_few, tags=tags
                 )
             except CacheFormatError as error:
-                if wanted.foreign is None:
+                if place is None:
                     raise
-                raise changed_foreign(wanted.foreign, str(error).partition(";")[0]) from error
-            if wanted.foreign is not None:
-                if tags - {wanted.foreign.tag}:
-                    raise changed_foreign(wanted.foreign, "it was replaced")
+                raise place.file.changed(str(error).partition(";")[0]) from error
+            if place is not None and place.file.tag is not None:
+                if tags - {place.file.tag}:
+                    raise place.file.changed("it was replaced")
             elif found != wanted.sha256:
                 if file.found:  # a resumed file may be damaged: begin again
                     raise replaced(self.receiver.bucket.url, wanted.name)

@@ -22,10 +22,11 @@ from typing import Final
 
 from yogadl._core.arguments import in_words
 from yogadl._core.frozen import parse_json
+from yogadl._format.files import SUFFIXES
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import foreign_sizes, part_files, part_sizes
+from yogadl.storage._catalogue.parts import file_sizes, part_files
 from yogadl.storage._files.folder import Folder, file_system, network_file_system, storage_error
 from yogadl.storage._files.locks import is_free, locked
 from yogadl.storage._remote.partial_file import names_of, remove_abandoned
@@ -263,8 +264,7 @@ _ABANDONED_S: Final = 600.0
 _STAT_BLOCK_BYTES: Final = 512
 # Files with these suffixes count as contents of the mirror, and may be evicted.
 _MIRRORED_SUFFIXES: Final = (
-    ".mdb", ".idx", ".parts", _names.DICTIONARY_SUFFIX, _names.FOREIGN_SUFFIX, _names.SELECTION_SUFFIX,
-    _names.PLAN_SUFFIX,
+    *SUFFIXES, ".idx", ".parts", _names.DICTIONARY_SUFFIX, _names.SELECTION_SUFFIX, _names.PLAN_SUFFIX,
 )  # fmt: skip
 
 
@@ -449,14 +449,12 @@ def _add_table(
     filled, is_whole = downloads.get(location.fill_lock(name), ()), location.download_lock(name) in downloads
     if table is not None and (filled or is_whole):
         contents.reserved.update(
-            (part, size_bytes)
-            for part, size_bytes in (*part_sizes(dataset_id, table), *foreign_sizes(dataset_id, table))
-            if part not in present and (is_whole or part in filled)
+            (file, size_bytes)
+            for file, size_bytes in file_sizes(dataset_id, table.files)
+            if file not in present and (is_whole or file in filled)
         )
     # Only files that exist are added: these may be few of the many that the table names.
-    named = itertools.chain([name], () if table is None else part_files(dataset_id, table))
-    if table is not None:
-        named = itertools.chain(named, (copy for copy, _ in foreign_sizes(dataset_id, table)))
+    named = itertools.chain([name], () if table is None else part_files(dataset_id, table, table.files))
     if not is_free(lock):
         contents.in_use.update(file for file in named if file in present)
         return

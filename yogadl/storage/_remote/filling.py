@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
+from yogadl._format.files import FileId
 from yogadl.errors import CacheFormatError, StorageError
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._remote.download import Total, connection_count
@@ -91,15 +92,15 @@ class Filler:
         self,
         cache: MirroredCache,
         are_away: NDArray[np.bool_],
-        mark_damaged: Callable[[int, CacheFormatError], None],
+        mark_damaged: Callable[[FileId, CacheFormatError], None],
         warn_full: Callable[[str, StorageError], None],
     ) -> None:
         self._cache = cache
         self._are_away = are_away
         self._mark_damaged = mark_damaged
         self._warn_full = warn_full
-        self._damaged_parts: set[int] = set()
-        self._next_parts: NDArray[np.int64] = np.empty(0, np.int64)
+        self._damaged: set[FileId] = set()
+        self._next: NDArray[np.int64] = np.empty(0, np.int64)
         self._has_failed = False  # after a failure of the network
         self._last_look_s = time.monotonic()
         self._look_from = 0
@@ -112,21 +113,21 @@ class Filler:
         self._lock: int | None = None
 
     def look(self) -> None:
-        """Update from time to time which parts are away, as this process or others download them."""
+        """Update from time to time which files are away, as this process or others download them."""
         now = time.monotonic()
         if now - self._last_look_s < _LOOK_INTERVAL_S:
             return
         self._last_look_s = now
         away = np.flatnonzero(self._are_away)
-        for part in away[self._look_from : self._look_from + PARTS_AT_ONCE].tolist():
-            self._are_away[part] = not self._cache.is_here(part)
+        for file in away[self._look_from : self._look_from + PARTS_AT_ONCE].tolist():
+            self._are_away[file] = not self._cache.is_here(file)
         self._look_from = (
             0 if self._look_from + PARTS_AT_ONCE >= len(away) else self._look_from + PARTS_AT_ONCE
         )
 
-    def note_next_parts(self, parts: NDArray[np.int64]) -> None:
-        """Note the parts that are read next, which `step` downloads first."""
-        self._next_parts = parts
+    def note_next(self, files: NDArray[np.int64]) -> None:
+        """Note the files that are read next, which `step` downloads first."""
+        self._next = files
 
     def note_read(self) -> None:
         """Note that a field of a batch was read; threads may miss one another's count."""
@@ -152,7 +153,7 @@ class Filler:
             self._threads.put(fill, lambda: None)
 
     def step(self) -> float | None:
-        """Download one part, if this process fills; return the pause until the next step, None for never."""
+        """Download one file, if this process fills; return the pause until the next step, None for never."""
         assert self._threads is not None
         if self._lock is None:
             if not self._has_read_first:
@@ -164,19 +165,19 @@ class Filler:
                 return _LOOK_INTERVAL_S if self._are_away.any() else None
             close = weakref.finalize(self, _close_if_own, self._lock, self._pid)
             close.atexit = False  # threads still write to it at exit; the end of the process closes it
-        part = self._part_to_download()
-        if part is None:
+        file = self._file_to_download()
+        if file is None:
             return None
         try:
             total = Total(0, None, stopped=self._threads.ended)
-            is_here = self._cache.fill_in(part, self._threads, total, self._lock)
-            self._are_away[part] = not is_here
+            is_here = self._cache.fill_in(file, self._threads, total, self._lock)
+            self._are_away[file] = not is_here
         except CancelledError:
             return None  # the process ends
         except CacheFormatError as error:
             _log.warning("yogadl: %s", error)
-            self._damaged_parts.add(part)
-            self._mark_damaged(part, error)
+            self._damaged.add(file)
+            self._mark_damaged(file, error)
         except StorageError as error:
             if error.errno in FULL:
                 away_count = int(self._are_away.sum())
@@ -189,12 +190,12 @@ class Filler:
         self._has_failed = False
         return 0.0
 
-    def _part_to_download(self) -> int | None:
-        """Return the part to download next: one that is read next, or else the first that is away."""
-        for parts in (self._next_parts, np.flatnonzero(self._are_away)):
-            for part in map(int, parts):
-                if self._are_away[part] and part not in self._damaged_parts:
-                    return part
+    def _file_to_download(self) -> FileId | None:
+        """Return the file to download next: one that is read next, or else the first that is away."""
+        for files in (self._next, np.flatnonzero(self._are_away)):
+            for file in map(FileId, map(int, files)):
+                if self._are_away[file] and file not in self._damaged:
+                    return file
         return None
 
 

@@ -165,7 +165,7 @@ class HeldTally:
 
 
 class HeldRange(Extent):
-    """Bytes of one part that are kept for as long as a `HeldRanges` holds them.
+    """Bytes of one file that are kept for as long as a `HeldRanges` holds them.
 
     Attributes:
         name: The name of its file.
@@ -189,7 +189,7 @@ class HeldRange(Extent):
         return b""
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them to arrive.
+        """Return bytes from a position of the file on, waiting for them to arrive.
 
         Raises:
             NotHeldError: if they are not held any more.
@@ -207,21 +207,21 @@ class HeldRanges:
         self._label = label
         self._ranges = store.ranges
         self._files = store.files
-        # The ranges, and the start of each if all parts were joined, in order.
+        # The ranges, and the start of each if all files were joined, in order.
         self._held: list[tuple[int, HeldRange]] = []
         self._requested: list[HeldRange] = []
         self._tally = HeldTally()
         store.tallies.add(self._tally)
         weakref.finalize(self, _release_ranges, os.getpid(), self._files, store.tallies, self._tally)
 
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
-        self._ranges.add_to_window(self, parts, positions, lengths)
+        self._ranges.add_to_window(self, files, positions, lengths)
 
     def make(self, span: ByteSpan, joined_start: int) -> HeldRange:
         """Return a new range, and add it to those that `find` returns; the caller has the lock of `Ranges`.
 
-        `joined_start` is the position at which the span begins if all parts were joined.
+        `joined_start` is the position at which the span begins if all files were joined.
         """
         held_range = HeldRange(span, self._files, self._label, self._tally)
         insort(self._held, (joined_start, held_range), key=itemgetter(0))
@@ -238,14 +238,14 @@ class HeldRanges:
     def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
         """Return the range that has these bytes; the caller has the lock of `Ranges`.
 
-        They begin at `joined_start`, a position in all parts joined.
+        They begin at `joined_start`, a position in all files joined.
         """
-        part, _, stop = span
+        file, _, stop = span
         place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
         if place < 0:
             return None
         _, held_range = self._held[place]
-        is_whole = held_range.part == part and stop <= held_range.stop and not held_range.has_failed
+        is_whole = held_range.file == file and stop <= held_range.stop and not held_range.has_failed
         return held_range if is_whole else None
 
 

@@ -25,7 +25,7 @@ from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import Published, can_map
-from yogadl.storage._catalogue.parts import are_whole, foreign_sizes, open_table
+from yogadl.storage._catalogue.parts import are_whole, open_table
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import Folder, made_folder, translated
 from yogadl.storage._files.locks import scratch_folder, sweep
@@ -216,7 +216,7 @@ class Mirror:
         with contextlib.closing(MirroredCache(self._bucket, self.location, manifest, places)) as cache:
             whole = int(cache.sizes.sum())
             cache.mend(compared)
-            cache.complete(range(len(cache.sizes)), downloaded)
+            cache.complete(cache.table.files.ids, downloaded)
             cache.complete_indexes(range(len(cache.table)))
             return cache.mended
 
@@ -417,12 +417,7 @@ def _is_whole(folder: Folder, manifest: Manifest) -> bool:
     except CacheFormatError:
         return False
     dictionaries = (folder.size(_names.dictionary(manifest.key.id, name)) for name in table.dictionaries)
-    copies = foreign_sizes(manifest.key.id, table)
-    return (
-        bool(are_whole(folder, manifest.key.id, table).all())
-        and None not in dictionaries
-        and all(folder.size(name) == size_bytes for name, size_bytes in copies)
-    )
+    return bool(are_whole(folder, manifest.key.id, table.files).all()) and None not in dictionaries
 
 
 @contextlib.contextmanager

@@ -9,15 +9,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.progress import showing_bytes
-from yogadl._format.foreign import ForeignFile
+from yogadl._format.files import File, FileId, Files
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
 from yogadl._format.part_file import read_at
@@ -41,7 +40,8 @@ from yogadl.storage._remote.eviction import MirrorLocation, evict_for
 from yogadl.storage._remote.held_ranges import BlockFiles
 
 if TYPE_CHECKING:
-    from yogadl.storage._catalogue.verify import ForeignBlock
+    from yogadl._format.checks import AddressedBlock
+    from yogadl.storage._files.permitted import Places
 
 _log = logging.getLogger("yogadl")
 
@@ -57,13 +57,12 @@ _HASHED_AT_ONCE: Final = 4
 _HASH_BYTES: Final = 2**20
 
 
-# The bucket and the name of each foreign file, by its number; None for a file of this machine.
-Places = Mapping[int, tuple[Bucket, str] | None]
-PlacesOf = Callable[[PartTable], Places]
+PlacesOf = Callable[[Files], "Places"]
+T = TypeVar("T")
 
 
-def no_places(table: PartTable) -> Places:
-    """Return the places of a cache without foreign files."""
+def no_places(files: Files) -> "Places":
+    """Return the places of files that are all the cache's own."""
     return {}
 
 
@@ -77,7 +76,7 @@ class MirroredCache:
         bucket: The bucket of the cache.
         location: The mirror.
         manifest: The cache. Its part table is downloaded now, its parts by `complete`.
-        places: Returns bucket and name of each of its foreign files.
+        places: Returns where its files lie that are not its own.
         with_dictionaries: Whether its dictionaries are downloaded now, too.
 
     Attributes:
@@ -109,7 +108,7 @@ class MirroredCache:
         try:
             self.table = self._open_table()
             self.sizes = self.table.files.sizes
-            self._places = places(self.table)
+            self._places = places(self.table.files)
             for sha256 in (
                 self.table.dictionaries if with_dictionaries else ()
             ):  # with them, the parts that are here can be read offline
@@ -127,15 +126,15 @@ class MirroredCache:
         """Release this process's hold, so that the cache can be evicted."""
         self._release()
 
-    def path(self, part: int) -> str:
-        """Return the path of a part's file; a file that was removed is downloaded again."""
-        if not self.is_here(part):
+    def path(self, file: FileId) -> str:
+        """Return the path of a file; one that was removed is downloaded again."""
+        if not self.is_here(file):
             with self._lock:
                 self.close()
                 self._release = self._register_reader()  # the lock's file may have been removed as well
                 self._open_table()
-                self.complete([part])
-        return str(self.folder.path(self._name(part)))
+                self.complete([file])
+        return str(self.folder.path(self._name(file)))
 
     def dictionary(self, sha256: str) -> bytes:
         """Return a dictionary of the parts, downloaded again if it was removed or damaged.
@@ -146,16 +145,7 @@ class MirroredCache:
         dataset_id = self._manifest.key.id
         name = _names.dictionary(dataset_id, sha256)
         wanted = Download(name, sha256, None, self.folder.path(name), in_few=True)
-        if self.folder.size(name) is None:
-            fetch(self._bucket, [wanted])
-        try:
-            return read_dictionary(self.folder, dataset_id, sha256)
-        except CacheFormatError:
-            _warn_of_damage(wanted.path)
-            self.folder.remove(name)
-            fetch(self._bucket, [wanted])
-            self.mended.append(name)
-            return read_dictionary(self.folder, dataset_id, sha256)
+        return self._read(wanted, lambda: read_dictionary(self.folder, dataset_id, sha256))
 
     def index(self, number: int) -> PartIndex:
         """Return the index of a part, downloaded again if it was removed or damaged.
@@ -163,7 +153,7 @@ class MirroredCache:
         Raises:
             CacheFormatError: if the index is missing in the bucket or altered.
         """
-        self.path(number)
+        self.path(FileId(number))
         try:
             return read_index(self.folder, self._manifest.key, self.table, number)
         except CacheFormatError:
@@ -172,36 +162,36 @@ class MirroredCache:
                 self.complete_indexes([number])
             return read_index(self.folder, self._manifest.key, self.table, number)
 
-    def complete(self, numbers: Sequence[int], progress: Received | None = None) -> None:
-        """Download those of these parts that are missing, in this order."""
+    def complete(self, files: Sequence[FileId], progress: Received | None = None) -> None:
+        """Download those of these files that are missing, in this order."""
         with self._location.gate(exclusive=False):
-            missing = self._missing(numbers)
+            missing = self._missing(files)
         if not missing:
             return
         key = str(self._manifest.key)
         with self._reserved_room():
             with self._location.gate(exclusive=True):
-                missing = self._missing(numbers)
+                missing = self._missing(files)
                 sizes = {download.name: download.size_bytes or 0 for download in missing}
                 evict_for(self._location, sizes, self._location.limit_bytes(), key)
             _log.info("yogadl: downloading %d bytes of %s", sum(sizes.values()), key)
             with showing_bytes(progress, f"fetching {key}", sum(sizes.values())) as show:
                 fetch(self._bucket, missing, show)
 
-    def fill_in(self, number: int, ranges: Executor, total: Total, lock: int) -> bool:
-        """Download a part while the cache is read; return whether the part is here.
+    def fill_in(self, file: FileId, ranges: Executor, total: Total, lock: int) -> bool:
+        """Download a file while the cache is read; return whether the file is here.
 
         Args:
-            number: The number of the part.
+            file: The number of the file.
             ranges: Runs the requests.
             total: Stops the download early, once stopped.
             lock: The mirror's `fill_lock` of this cache, which the caller holds.
 
         Raises:
-            CacheFormatError: if the part is missing in the bucket or altered.
+            CacheFormatError: if the file is missing in its bucket or altered.
             StorageError: if the network or the disk fails, or there is no room.
         """
-        download = self._part(number)
+        download = self._download(file)
         size_bytes = download.size_bytes or 0
         limit_bytes = self._location.limit_bytes()  # it may have been lowered
         is_room_known = size_bytes <= self._room_bytes and limit_bytes == self._room_limit_bytes
@@ -215,7 +205,7 @@ class MirroredCache:
             os.ftruncate(lock, 0)
             os.pwrite(lock, download.name.encode(), 0)
         fetch_one(self._bucket, download, ranges, total)
-        return self.is_here(number)
+        return self.is_here(file)
 
     def try_to_fill(self) -> int | None:
         """Take the lock on filling, which the caller must close; return None if another process has it."""
@@ -240,11 +230,8 @@ class MirroredCache:
         return self._location.limit_bytes()
 
     def are_here(self) -> NDArray[np.bool_]:
-        """Return whether each part and foreign file exists here; opening it checks that it is whole."""
-        dataset_id = self._manifest.key.id
-        below, files = _names.parts(dataset_id), map(_names.part_file, self.table.sha256)
-        copies = (_names.foreign("", file.sha256).rpartition("/")[2] for file in self.table.foreign)
-        found = self.folder.exist(below, itertools.chain(files, copies))
+        """Return whether each file exists here; opening it checks that it is whole."""
+        found = self.folder.exist(_names.parts(self._manifest.key.id), self.table.files.names)
         return np.fromiter(found, bool, len(self.sizes))
 
     def complete_indexes(self, numbers: Sequence[int]) -> None:
@@ -272,40 +259,36 @@ class MirroredCache:
             The number of files that were here. `mended` has the names of the damaged ones.
         """
         numbers = range(len(self.table))
-        parts = {part: self.folder.size(part.name) for part in map(self._part, numbers)}
+        parts = {part: self.folder.size(part.name) for part in map(self._download, self.table.files.own.ids)}
         held = {part: size_bytes for part, size_bytes in parts.items() if size_bytes is not None}
         self.mended += _repair(self._bucket, held, progress)
         indexes = [number for number in numbers if self._has_index(number)]
         damaged = [number for number in indexes if self._drop_if_damaged(number)]
         self.complete_indexes(damaged)
         self.mended += [self._index_names(number)[0] for number in damaged]
-        others = 1 + len(self.table.dictionaries) + self._mend_foreign()  # and the table
+        others = 1 + len(self.table.dictionaries) + self._mend_addressed()  # and the table
         return len(held) + len({self._index_names(number) for number in indexes}) + others
 
-    def _mend_foreign(self) -> int:
-        """Compare the copies of foreign files block by block, as far as these were read; return their number.
+    def _mend_addressed(self) -> int:
+        """Compare copies of files with an address by their blocks that were read; return how many.
 
         No checksum of a whole file is known.
         """
-        from yogadl.storage._catalogue.verify import foreign_blocks  # reading does not need it
+        from yogadl._format.checks import addressed_blocks  # reading does not need it
 
-        numbers = zip(self.table.foreign, self.table.files.foreign, strict=True)
-        here = {file: self._part(number) for file, number in numbers if self.is_here(number)}
-        compared: set[ForeignFile] = set()
-        damaged: dict[ForeignFile, Download] = {}
+        files = self.table.files
+        here = {files[file]: self._download(file) for file in files.addressed if self.is_here(file)}
+        compared: set[File] = set()
+        damaged: dict[File, Download] = {}
         root = BucketRoot(self._bucket)
         for part in range(len(self.table)) if here else ():
-            blocks = foreign_blocks(read_index(root, self._manifest.key, self.table, part))
+            blocks = addressed_blocks(read_index(root, self._manifest.key, self.table, part))
             for file, own in itertools.groupby(blocks, lambda block: block.file):
                 if file in here and file not in damaged:
                     compared.add(file)
                     if not _are_sound(here[file].path, own):
                         damaged[file] = here[file]
-        for copy in damaged.values():
-            _warn_of_damage(copy.path)
-            self.folder.remove(copy.name)
-        fetch(self._bucket, list(damaged.values()))
-        self.mended += [copy.name for copy in damaged.values()]
+        self._download_again(list(damaged.values()))
         return len(compared)
 
     def _register_reader(self) -> Callable[[], object]:
@@ -322,17 +305,25 @@ class MirroredCache:
     def _open_table(self) -> PartTable:
         manifest, path = self._manifest, self.folder.path(self._table_name)
         wanted = Download(self._table_name, manifest.table_sha256, manifest.table_bytes, path, in_few=True)
-        if self.folder.size(self._table_name) is None:
+        return self._read(wanted, lambda: table_to_read(self.folder, manifest))
+
+    def _read(self, wanted: Download, read: Callable[[], T]) -> T:
+        """Return what a file has, downloaded if it is missing, and again if this machine's is damaged."""
+        if self.folder.size(wanted.name) is None:
             fetch(self._bucket, [wanted])
         try:
-            return table_to_read(self.folder, manifest)
+            return read()
         except CacheFormatError:
-            # The mirror's copy is damaged; a new download is checked when it arrives.
-            _warn_of_damage(path)
-            self.folder.remove(self._table_name)
-            fetch(self._bucket, [wanted])
-            self.mended.append(self._table_name)
-            return table_to_read(self.folder, manifest)
+            self._download_again([wanted])  # which compares what arrives
+            return read()
+
+    def _download_again(self, damaged: Sequence[Download]) -> None:
+        """Replace damaged files of the mirror, and note their names."""
+        for wanted in damaged:
+            _warn_of_damage(wanted.path)
+            self.folder.remove(wanted.name)
+        fetch(self._bucket, damaged)
+        self.mended += [wanted.name for wanted in damaged]
 
     @contextlib.contextmanager
     def _reserved_room(self) -> Iterator[None]:
@@ -345,24 +336,22 @@ class MirroredCache:
         finally:
             os.close(descriptor)
 
-    def is_here(self, number: int) -> bool:
-        """Return whether a part is here."""
-        return self.folder.size(self._name(number)) == int(self.sizes[number])
+    def is_here(self, file: FileId) -> bool:
+        """Return whether a file is here."""
+        return self.folder.size(self._name(file)) == int(self.sizes[file])
 
-    def _name(self, number: int) -> str:
-        """Return the name of the file of a part, or of the copy of a foreign file."""
-        return _names.file_of(self._manifest.key.id, self.table.files[number])
+    def _name(self, file: FileId) -> str:
+        return _names.file_of(self._manifest.key.id, self.table.files[file])
 
-    def _missing(self, numbers: Sequence[int]) -> list[Download]:
-        """Return the downloads of missing parts; equal parts have one file, so they get one download."""
-        missing = {self._name(number): number for number in numbers if not self.is_here(number)}
-        return [self._part(number) for number in missing.values()]
+    def _missing(self, files: Sequence[FileId]) -> list[Download]:
+        """Return the downloads of missing files; equal parts have one file, so they get one download."""
+        missing = {self._name(file): file for file in files if not self.is_here(file)}
+        return [self._download(file) for file in missing.values()]
 
-    def _part(self, number: int) -> Download:
-        name, file = self._name(number), self.table.files[number]
-        foreign = file if isinstance(file, ForeignFile) else None
-        where = name, file.sha256, file.size_bytes, self.folder.path(name)
-        return Download(*where, foreign=foreign, place=self._places.get(number))
+    def _download(self, file: FileId) -> Download:
+        name, found = self._name(file), self.table.files[file]
+        where = name, found.sha256, found.size_bytes, self.folder.path(name)
+        return Download(*where, place=self._places.get(file))
 
     def _index_names(self, number: int) -> tuple[str, ...]:
         """Return the names that a part's index may have in the bucket; here it has the first."""
@@ -431,14 +420,11 @@ def _repair(bucket: Bucket, files: Mapping[Download, int], progress: Received | 
     return [wanted.name for wanted in damaged]
 
 
-def _are_sound(path: Path, blocks: "Iterable[ForeignBlock]") -> bool:
-    """Return whether these blocks of a copy of a foreign file have their checksums."""
+def _are_sound(path: Path, blocks: "Iterable[AddressedBlock]") -> bool:
+    """Return whether these blocks of a copy of a file have their checksums."""
     try:
         with path.open("rb") as file:
-            return all(
-                xxh3_64_intdigest(read_at(file.fileno(), block.position, block.length)) == block.checksum
-                for block in blocks
-            )
+            return all(block.has(read_at(file.fileno(), block.position, block.length)) for block in blocks)
     except FileNotFoundError:
         return True  # it is downloaded when it is needed
     except OSError as error:

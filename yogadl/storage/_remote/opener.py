@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._core.key import DatasetKey
+from yogadl._format.files import Files
 from yogadl._format.manifest import Manifest, digest_of
 from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
@@ -19,14 +20,14 @@ from yogadl.storage._objects.bucket import Bucket, OfflineError
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import Mirror, MirroredRoot
-from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
-from yogadl.storage._remote.ranged_cache import RangedCache, places_of
+from yogadl.storage._remote.mirrored_cache import MirroredCache
+from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
     from yogadl._format.rows import Parts
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Permitted, Places
     from yogadl.storage._remote.planning import Planner
 
 
@@ -58,7 +59,7 @@ class MirrorOpener:
         fill: Whether to fill the mirror with versions that are read.
         spending: Counts requests for ranges.
         verify: Whether ranges are compared with their checksums.
-        buckets: See `ForeignStores`.
+        buckets: See `Permitted`.
     """
 
     def __init__(
@@ -93,14 +94,14 @@ class MirrorOpener:
         return found
 
     @property
-    def foreign(self) -> "ForeignStores":
-        """The places where foreign files may lie: also anywhere in the storage's own bucket."""
-        # Only versions of foreign files need these.
-        from yogadl.storage._files.foreign_stores import ForeignStores
+    def permitted(self) -> "Permitted":
+        """The places that may be read besides its own: also anywhere in the storage's own bucket."""
+        # Only adopted versions need these.
+        from yogadl.storage._files.permitted import Permitted
 
         # The own bucket is not pickled, which keeps references small. A folder has no root.
         whole: Bucket | None = getattr(self._bucket, "at_root", lambda: None)()
-        return ForeignStores(False, self._buckets if whole is None else (*self._buckets, (whole.url, whole)))
+        return Permitted(False, self._buckets if whole is None else (*self._buckets, (whole.url, whole)))
 
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         """Return the manifest of a version as it is now, or ``None`` if there is none.
@@ -160,13 +161,14 @@ class MirrorOpener:
             has_room = limit_bytes is None or int(cache.sizes.sum()) <= limit_bytes
             at_once = 0 < missing_bytes <= AT_ONCE_BYTES and self._fill != "never" and has_room
             if at_once and not self._is_to_plan:
-                if self._complete_if_room("files that are not here are", cache.complete, len(cache.sizes)):
+                complete = partial(cache.complete, cache.table.files.ids)
+                if self._has_room("files that are not here are", complete):
                     missing_bytes = 0
                 are_here = cache.are_here()
             has_indexes = (
                 check
                 and not missing_bytes
-                and self._complete_if_room("indexes are", cache.complete_indexes, len(cache.table))
+                and self._has_room("indexes are", partial(cache.complete_indexes, range(len(cache.table))))
             )
             if not self._is_to_plan:
                 self.mirror.keep(published)
@@ -183,7 +185,7 @@ class MirrorOpener:
         )
         files = RangedCache(
             self._bucket, manifest, cache.table, self._spending, sums, (cache, are_here), policy,
-            self._places(cache.table),
+            self._places(cache.table.files),
         )  # fmt: skip
         return new_reader(manifest, cache.table, files, sums if check else None, maps=maps)
 
@@ -201,13 +203,13 @@ class MirrorOpener:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         table = table_to_read(self._root, manifest)
         sums = self._sums(manifest, table, check=check)
-        places = self._places(table)
+        places = self._places(table.files)
         files = RangedCache(self._bucket, manifest, table, self._spending, sums, places=places)
         return new_reader(manifest, table, files, sums if check else None, maps=False)
 
-    def _places(self, table: PartTable) -> Places:
-        """Return bucket and name of each foreign file."""
-        return places_of(table, self.foreign) if len(table.foreign) else {}
+    def _places(self, files: Files) -> "Places":
+        """Return where those of a cache's files lie that are not its own."""
+        return self.permitted.places(files) if files.addressed else {}
 
     def _warn_full(self, what: str, error: StorageError) -> None:
         """Log that the mirror has no room, once in this process."""
@@ -224,10 +226,10 @@ class MirrorOpener:
         # `REMEDY` advises to build again, since blocks that are read by range have no second copy.
         return checksums(manifest, table, index_of, REMEDY)
 
-    def _complete_if_room(self, what: str, complete: Callable[[range], None], count: int) -> bool:
-        """Download all files of a kind to the mirror; return whether there was room."""
+    def _has_room(self, what: str, complete: Callable[[], None]) -> bool:
+        """Download files to the mirror; return whether there was room."""
         try:
-            complete(range(count))
+            complete()
         except StorageError as error:
             if error.errno not in FULL:
                 raise

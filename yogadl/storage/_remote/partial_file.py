@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.frozen import parse_json
-from yogadl._format.part_file import NOT_A_FILE
+from yogadl._format.files import NOT_A_FILE
 from yogadl.errors import StorageError
 from yogadl.storage._files.locks import is_at, try_lock
 

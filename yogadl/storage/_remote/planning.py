@@ -12,6 +12,7 @@ import numpy as np
 
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Announced, Int64s, Prices, Stretches
+from yogadl._format.files import FileId
 from yogadl._format.part_file import HeldRows
 from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
 from yogadl._format.table import PartTable, running_sums
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
-# The same of foreign files: between two members of a tar file there may be two headers, and zeros.
-FOREIGN_GAP_BYTES: Final = 4 * 512
+# The same of interleaved fields: between two members of a tar file there may be two headers, and zeros.
+INTERLEAVED_GAP_BYTES: Final = 4 * 512
 # Ranges of blocks with a gap up to this are requested together: between two blocks of the format there may be
 # a header.
 HELD_GAP_BYTES: Final = 2 * 4096
@@ -46,45 +47,45 @@ TOGETHER_BYTES: Final = 8 * 2**20
 # stream's announcement.
 MOST_HELD_BYTES: Final = 128 * 2**20
 
-# A part's number, the position of the first byte, and the position after the last.
-ByteSpan = tuple[int, int, int]
+# A file's number, the position of the first byte, and the position after the last.
+ByteSpan = tuple[FileId, int, int]
 
 
-def full_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def full_of(files: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return those of these ranges that have bytes."""
     if lengths.all():
-        return parts, positions, lengths
+        return files, positions, lengths
     full = lengths > 0
-    return parts[full], positions[full], lengths[full]
+    return files[full], positions[full], lengths[full]
 
 
-def spans_of(parts: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
+def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
     """Return these ranges as spans."""
-    return list(zip(parts.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+    return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
 
 
 def gap_of(table: PartTable) -> int:
     """Return the largest gap between ranges of a version that one request spans."""
-    return FOREIGN_GAP_BYTES if len(table.foreign) else GAP_BYTES
+    return INTERLEAVED_GAP_BYTES if table.files.are_interleaved else GAP_BYTES
 
 
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
     """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
     gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
     ranges: list[tuple[ByteSpan, list[int]]] = []
-    part, start, stop, members = -1, 0, 0, list[int]()
+    file, start, stop, members = FileId(-1), 0, 0, list[int]()
     for number in sorted(range(len(spans)), key=spans.__getitem__):
-        its_part, its_start, its_stop = spans[number]
-        is_near = its_part == part and its_start <= stop + gap_bytes
+        its_file, its_start, its_stop = spans[number]
+        is_near = its_file == file and its_start <= stop + gap_bytes
         if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
             stop = max(stop, its_stop)
             members.append(number)
             continue
         if members:
-            ranges.append(((part, start, stop), members))
-        part, start, stop, members = its_part, its_start, its_stop, [number]
+            ranges.append(((file, start, stop), members))
+        file, start, stop, members = its_file, its_start, its_stop, [number]
     if members:
-        ranges.append(((part, start, stop), members))
+        ranges.append(((file, start, stop), members))
     return sorted(ranges, key=lambda one: min(one[1]))
 
 
@@ -118,9 +119,9 @@ class AnnouncedRanges:
         self.extents: dict[Extent, None] = {}
         self.size_bytes = 0
 
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Begin to read these ranges, in this order."""
-        self._policy.announce_rows(self, parts, positions, lengths)
+        self._policy.announce_rows(self, files, positions, lengths)
 
     def keep(self, extent: Extent) -> None:
         """Keep a range; the caller has the policy's lock."""
@@ -163,7 +164,7 @@ class AnnouncedBlocks:
         self._ahead: set[int] = set()
         self.ahead_bytes = 0
 
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Keep nothing: blocks are kept by their use."""
 
     def expect(self, blocks: Int64s) -> None:
@@ -210,7 +211,7 @@ class Window(Protocol):
     """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
 
     def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
-        """Return the range that has these bytes, which begin there if all parts were joined."""
+        """Return the range that has these bytes, which begin there if all files were joined."""
 
     def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
         """Return a new range, which this window keeps."""
@@ -220,11 +221,12 @@ class _Known:
     """The ranges that a process has or has requested.
 
     Attributes:
-        rows: Those that handles keep, by position, if all parts were joined.
+        rows: Those that handles keep, by position, if all files were joined.
         handles: The handles, the oldest first.
         windows: The windows.
         pages: The pages or compared blocks, by number; those of small fields are kept.
         blocks: The handles of compared blocks, the oldest first.
+        sound: The blocks of each range that have their checksums.
     """
 
     def __init__(self) -> None:
@@ -233,6 +235,7 @@ class _Known:
         self.windows: list[weakref.ref[Window]] = []
         self.pages = Extents()
         self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
+        self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
 
     def living_blocks(self) -> list[AnnouncedBlocks]:
         """Return the handles of compared blocks that are still held."""
@@ -251,7 +254,7 @@ class RangePolicy:
     long as there is room. Safe to use from several threads.
 
     Args:
-        sizes: The size of each part and foreign file.
+        sizes: The size of each file.
         gap_bytes: The largest gap between ranges that one request spans.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
@@ -269,7 +272,7 @@ class RangePolicy:
 
     @cached_property
     def _first(self) -> Int64s:
-        """The start of each part, if all parts were joined."""
+        """The start of each file, if all files were joined."""
         return running_sums(self.sizes)
 
     @cached_property
@@ -287,18 +290,18 @@ class RangePolicy:
         """Return the handle of an announcement."""
         return AnnouncedRanges(self) if self.sums is None else AnnouncedBlocks(self.sums)
 
-    def keys(self, parts: Int64s, positions: Int64s) -> list[int]:
-        """Return the positions that these bytes would have if all parts were joined."""
-        keys: list[int] = (self._first[parts] + positions).tolist()
+    def keys(self, files: Int64s, positions: Int64s) -> list[int]:
+        """Return the positions that these bytes would have if all files were joined."""
+        keys: list[int] = (self._first[files] + positions).tolist()
         return keys
 
     def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+        self, files: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
         """Begin to read these ranges, in this order; see `AwayParts`."""
-        parts, positions, lengths = full_of(parts, positions, lengths)
+        files, positions, lengths = full_of(files, positions, lengths)
         if isinstance(held, AnnouncedBlocks):
-            blocks = self._blocks_of(parts, positions, lengths)
+            blocks = self._blocks_of(files, positions, lengths)
             with self._lock:
                 if keeps_pages:
                     self._find(np.unique(blocks).tolist(), is_kept=True, is_urgent=False)
@@ -306,14 +309,14 @@ class RangePolicy:
                     self._expect(held, blocks)
         elif keeps_pages:
             with self._lock:
-                numbers = self._pages.numbers(parts, positions, lengths)
+                numbers = self._pages.numbers(files, positions, lengths)
                 self._find(numbers, is_kept=True, is_urgent=False)
         else:
-            held.add(parts, positions, lengths)
+            held.add(files, positions, lengths)
 
-    def _blocks_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+    def _blocks_of(self, files: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
         """Return the block that each of these ranges lies in."""
-        return self._blocks.find(parts, positions, lengths)
+        return self._blocks.find(files, positions, lengths)
 
     def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
         """Let a handle announce these blocks; reading one of them triggers requests for the next ones."""
@@ -336,17 +339,17 @@ class RangePolicy:
             self._find(handle.next_blocks(room_bytes, blocks), is_kept=False, is_urgent=False)
             room_bytes -= handle.ahead_bytes - before_bytes
 
-    def announce_rows(self, held: AnnouncedRanges, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def announce_rows(self, held: AnnouncedRanges, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Request those of these ranges that no handle has; this one has all of them then."""
-        parts, positions, lengths = full_of(parts, positions, lengths)
-        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        files, positions, lengths = full_of(files, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             self._take(keys, spans, held, is_urgent=False)
 
-    def add_to_window(self, window: Window, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add_to_window(self, window: Window, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Request those of these ranges that a window does not have, merged into as few as possible."""
-        parts, positions, lengths = full_of(parts, positions, lengths)
-        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        files, positions, lengths = full_of(files, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             known = self._known()
             known.windows = [weakref.ref(each) for each in {*known.living_windows(), window}]
@@ -426,33 +429,33 @@ class RangePolicy:
 
 
 class Pages:
-    """The pages of a cache, numbered in one sequence through all parts.
+    """The pages of a cache, numbered in one sequence through all files.
 
     Args:
-        sizes: The size of each part.
+        sizes: The size of each file.
 
     Attributes:
-        first: The number of each part's first page.
+        first: The number of each file's first page.
     """
 
     def __init__(self, sizes: Int64s) -> None:
         self._sizes = sizes
         self.first = running_sums(-(-sizes // PAGE_BYTES))
 
-    def numbers(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
+    def numbers(self, files: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
         """Return the numbers of the pages that these ranges lie in, each once."""
-        first = self.first[parts] + positions // PAGE_BYTES
-        last = self.first[parts] + (positions + lengths - 1) // PAGE_BYTES
+        first = self.first[files] + positions // PAGE_BYTES
+        last = self.first[files] + (positions + lengths - 1) // PAGE_BYTES
         numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
         return numbers
 
     def spans(self, numbers: list[int]) -> list[ByteSpan]:
         """Return the bytes of these pages."""
         new = np.array(numbers, np.int64)
-        parts = np.searchsorted(self.first, new, side="right") - 1
-        starts = (new - self.first[parts]) * PAGE_BYTES
-        lengths = np.minimum(PAGE_BYTES, self._sizes[parts] - starts)
-        return spans_of(parts, starts, lengths)
+        files = np.searchsorted(self.first, new, side="right") - 1
+        starts = (new - self.first[files]) * PAGE_BYTES
+        lengths = np.minimum(PAGE_BYTES, self._sizes[files] - starts)
+        return spans_of(files, starts, lengths)
 
 
 class BlockPlaces:
@@ -528,13 +531,13 @@ class _RangeCounter(RangePolicy):
         return len(pages) if self._has_room else pages.kept_count
 
     def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+        self, files: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
         self._cost = self._kept if keeps_pages else self._rows
-        super().announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+        super().announce(files, positions, lengths, held, keeps_pages=keeps_pages)
 
-    def _blocks_of(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
-        return self._blocks.blocks_at(parts, positions)  # positions of values are estimates
+    def _blocks_of(self, files: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        return self._blocks.blocks_at(files, positions)  # positions of values are estimates
 
     def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
         super()._expect(held, blocks)
@@ -578,8 +581,8 @@ class _PlannedWindow:
     def __init__(self, counter: _RangeCounter) -> None:
         self._counter = counter
 
-    def add(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> None:
-        self._counter.add_to_window(self, parts, positions, lengths)
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        self._counter.add_to_window(self, files, positions, lengths)
 
     def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
         return None
@@ -646,32 +649,23 @@ class Planner:
             stretches = stretches._replace(starts=starts, stops=stops)
             self._add_stretches(indices, parts, rows, numbers[0], stretches)
             return found
-        foreign = []  # the values of all fields, which are announced together, and lie one after the other
+        together = []  # the values of all fields, which lie one after the other
         before = np.zeros(len(indices), np.int64)
         for number in numbers:
             self._add_rows(number, parts, rows)
             varying = np.flatnonzero(self._table.fields[number].varying[parts])
             if len(varying):
                 values = self._values(number, parts[varying], indices[varying])
-                if self._parts.has_foreign and number not in self._parts.kept.heaps:
+                if self._table.files.are_interleaved and number not in self._parts.kept.heaps:
                     files, positions, lengths = values
-                    foreign.append((files, positions + before[varying], lengths))
-                    before[varying] += lengths + self._between_bytes
+                    together.append((files, positions + before[varying], lengths))
+                    before[varying] += lengths + self._table.between_bytes
                 else:
                     self._announce(*values, keeps_pages=number in self._parts.kept.heaps)
-        if foreign:
-            files, positions, lengths = map(np.concatenate, zip(*foreign, strict=True))
+        if together:
+            files, positions, lengths = map(np.concatenate, zip(*together, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
         return found
-
-    @cached_property
-    def _between_bytes(self) -> int:
-        """The bytes between two values of a record in a foreign file, on average, such as headers of tar."""
-        fields = [field for field in self._table.fields if field.are_foreign.any()]
-        # Fields may share their blocks.
-        blocks_bytes = max((int(field.heap_bytes().sum()) for field in fields), default=0)
-        rest_bytes = blocks_bytes - sum(int(field.value_bytes().sum()) for field in fields)
-        return max(0, rest_bytes // max(1, self._table.records * len(fields)))
 
     def _add_rows(self, number: int, parts: Int64s, rows: Int64s, *, only_entries: bool = False) -> Int64s:
         """Count the rows of a field, which hold values or their entries; return their positions."""
@@ -742,7 +736,7 @@ class Planner:
         else:
             before, after = ends[indices] - ends[firsts[block]], ends[indices + 1] - ends[firsts[block]]
             total = np.maximum(1, ends[firsts[block] + counts[block]] - ends[firsts[block]])
-        # Other values lie between those of a field in a foreign file.
+        # Other values lie between those of an interleaved field.
         share = (field.value_bytes() / np.maximum(1, field.heap_bytes()))[parts]
         share[field.codec[parts] > 0] = 1.0
         each = field.heap_length[block] / total

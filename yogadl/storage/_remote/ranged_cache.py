@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import in_words
 from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import Files, ForeignFile, PartFile
+from yogadl._format.files import FileId
 from yogadl._format.manifest import Manifest
 from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
-from yogadl.storage import _names
 from yogadl.storage._catalogue.parts import read_dictionary
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
@@ -28,32 +27,30 @@ from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
-from yogadl.storage._remote.mirrored_cache import MirroredCache, Places
+from yogadl.storage._remote.mirrored_cache import MirroredCache
 from yogadl.storage._remote.planning import GAP_BYTES, gap_of
 from yogadl.storage._remote.ranges import Ranges
-from yogadl.storage._remote.requests import Pins, Spending
+from yogadl.storage._remote.requests import PartObjects, Pins, RequestCount, Spending
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
-    from yogadl.storage._files.foreign_stores import ForeignStores
+    from yogadl.storage._files.permitted import Places
 
 _log = logging.getLogger("yogadl")
 
 _said_to_be_scattered: Final[set[str]] = set()  # versions; said once in a process
 
 
-def _place_of(
-    bucket: Bucket, dataset_id: str, files: Files, places: Places, number: int
-) -> tuple[Bucket, str, PartFile | ForeignFile]:
-    file, place = files[number], places.get(number)
-    if isinstance(file, PartFile):
-        return bucket, _names.part(dataset_id, file.sha256), file
-    assert place is not None  # a file of this machine is never away
-    return *place, file
+def _fetch(
+    objects: PartObjects, places: "Places", file: FileId, position: int, length: int
+) -> bytes | memoryview:
+    """Return bytes of a file, from where it lies."""
+    place = places.get(file)
+    return objects.fetch(file, position, length) if place is None else place.fetch(position, length)
 
 
 class RangedCache:
-    """The files of one cache, for a `Reader`: parts in a mirror, and parts that are read by range.
+    """The files of one cache, for a `Reader`: those in a mirror, and those that are read by range.
 
     Safe to use from threads and after a fork; not picklable.
 
@@ -63,14 +60,13 @@ class RangedCache:
         table: Its part table.
         spending: Counts requests for ranges.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
-        here: The files of the cache on this machine, in a mirror or in a folder, and whether each part, and
-            each foreign file, is there; ``None``: there are none.
+        here: The files of the cache on this machine, in a mirror or in a folder, and whether each is there;
+            ``None``: there are none.
         policy: Whether to fill the mirror while a stream reads.
         places: See `Places`.
 
     Attributes:
-        are_away: Whether each part, and each foreign file, is away, not on this machine. Parts may arrive at
-            any time.
+        are_away: Whether each file is away, not on this machine. Files may arrive at any time.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
@@ -83,7 +79,7 @@ class RangedCache:
         sums: "Checksums | None" = None,
         here: tuple[PartFiles, NDArray[np.bool_]] | None = None,
         policy: FillPolicy | None = None,
-        places: Places = MappingProxyType({}),
+        places: "Places" = MappingProxyType({}),
     ) -> None:
         self.table = table
         self.sums = sums
@@ -97,14 +93,11 @@ class RangedCache:
         self.are_away: NDArray[np.bool_] = np.ones(count, bool) if here is None else ~here[1]
         # If blocks are compared with their checksums, objects need no check of their pins.
         needs_pins = sums is None and (here is None or self._mirrored is not None)
-        self._ranges = Ranges(
-            partial(_place_of, bucket, dataset_id, table.files, places),
-            table.files.sizes,
-            spending,
-            Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None,
-            gap_of(table) if sums is None else GAP_BYTES,
-            sums,
-        )
+        pins = Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None
+        request_count = RequestCount(spending)
+        objects = PartObjects(bucket, dataset_id, table.files, request_count, pins)
+        fetch, gap_bytes = partial(_fetch, objects, places), gap_of(table) if sums is None else GAP_BYTES
+        self._ranges = Ranges(fetch, table.files.sizes, request_count, gap_bytes, sums)
         self._stores = PerProcess(weakref.WeakValueDictionary[str, BlockStore])
         self._filler = (
             None
@@ -119,27 +112,27 @@ class RangedCache:
 
     @property
     def away(self) -> "RangedCache":
-        """The reader of the parts that are not here."""
+        """The reader of the files that are not here."""
         return self
 
     @property
     def are_here(self) -> NDArray[np.bool_]:
-        """Whether each part is on this machine by now, whichever process has downloaded it."""
+        """Whether each file is on this machine by now, whichever process has downloaded it."""
         return ~self.are_away if self._mirrored is None else ~self.are_away | self._mirrored.are_here()
 
-    def path(self, part: int) -> str:
-        """Return the path of the file of a part that is here; a file that was removed is downloaded again.
+    def path(self, file: FileId) -> str:
+        """Return the path of a file that is here; one that was removed is downloaded again.
 
         Raises:
-            PartRemovedError: if the mirror has no room for it now; the part is then read by range.
+            PartRemovedError: if the mirror has no room for it now; it is then read by range.
         """
         assert self._files is not None
         try:
-            return self._files.path(part)
+            return self._files.path(file)
         except StorageError as error:
             if error.errno not in FULL:
                 raise
-            self.are_away[part] = True
+            self.are_away[file] = True
             raise PartRemovedError(*error.args) from error
 
     def dictionary(self, sha256: str) -> bytes:
@@ -157,13 +150,13 @@ class RangedCache:
         share = records / max(1, self.table.records)
         way, why = self.choice(share, held_bytes=held_bytes)
         is_filled = self._policy.fills(share) and way != "blocks"
-        if way == "ranges" and is_scattered and self.table.files.any_foreign(self.are_away):
+        if way == "ranges" and is_scattered and self.table.files.any_addressed(self.are_away):
             self._warn_of_scattered_ranges(why)
         if self._filler is not None and is_filled:
             self._filler.start()
 
     def _warn_of_scattered_ranges(self, why: str) -> None:
-        """Log how a shuffled stream of foreign files reads faster: once in this process for each version."""
+        """Log how a shuffled stream of adopted files reads faster: once in this process for each version."""
         version = f"{self._bucket.url} {self._key} {self._table_sha256}"
         if version in _said_to_be_scattered:
             return
@@ -225,28 +218,28 @@ class RangedCache:
 
     def read(
         self,
-        parts: Int64s,
+        files: Int64s,
         positions: Int64s,
         lengths: Int64s,
         *,
         keeps_pages: bool,
         held: HeldRows | None = None,
     ) -> Sequence[bytes | memoryview]:
-        """Read ranges of parts; see `AwayParts`."""
+        """Read ranges of files; see `AwayParts`."""
         self._look_for_parts()
-        found = self._ranges.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
+        found = self._ranges.read(files, positions, lengths, keeps_pages=keeps_pages, held=held)
         if self._filler is not None:
             self._filler.note_read()
         return found
 
     def announce(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+        self, files: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
     ) -> None:
-        """Begin to read ranges of parts; see `AwayParts`."""
+        """Begin to read ranges of files; see `AwayParts`."""
         self._look_for_parts()
         if self._filler is not None:
-            self._filler.note_next_parts(parts)
-        self._ranges.announce(parts, positions, lengths, held, keeps_pages=keeps_pages)
+            self._filler.note_next(files)
+        self._ranges.announce(files, positions, lengths, held, keeps_pages=keeps_pages)
 
     def new_held(self) -> HeldRows:
         """Return what keeps the bytes of one announcement."""
@@ -263,21 +256,11 @@ class RangedCache:
             self._filler.look()
 
 
-def places_of(table: PartTable, stores: "ForeignStores") -> Places:
-    """Return bucket and name of each foreign file, if the storage may read it."""
-    numbers = zip(table.files.foreign, table.foreign, strict=True)
-    return {number: stores.place(file.address) for number, file in numbers}
-
-
-def files_with_foreign(
-    manifest: Manifest, table: PartTable, own: "PartFiles", foreign: "ForeignStores"
+def files_with_addressed(
+    manifest: Manifest, table: PartTable, own: "PartFiles", places: "Places"
 ) -> "PartFiles":
-    """Return the files of a version in a folder together with its foreign files."""
-    if table.foreign.are_all_local:
-        return own
+    """Return the files of a version in a folder together with those that are objects elsewhere."""
     nowhere = LocalBucket(Path(os.devnull))  # of the parts, which are all here
-    places = places_of(table, foreign)
     are_here = np.ones(len(table.files), bool)
-    for number, place in places.items():
-        are_here[number] = place is None
+    are_here[list(places)] = False
     return RangedCache(nowhere, manifest, table, Spending(), here=(own, are_here), places=places)

@@ -1,21 +1,17 @@
 """Read byte ranges of a bucket's objects: many at once, and ahead of the reader, compared or not."""
 
-import errno
 import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from yogadl._core.process import PerProcess, ProcessLock
+from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Int64s
-from yogadl._format.foreign import ForeignFile, PartFile
+from yogadl._format.files import FileId
 from yogadl._format.part_file import HeldRows
-from yogadl.errors import CacheFormatError, StorageError
-from yogadl.storage._files.foreign_stores import read_far
-from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
+from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.planning import (
     GAP_BYTES,
     PAGE_BYTES,
@@ -24,7 +20,7 @@ from yogadl.storage._remote.planning import (
     grouped,
     spans_of,
 )
-from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError, Pins, Spending
+from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError, RequestCount
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
@@ -35,66 +31,46 @@ _THREADS: Final = 64
 _AT_ONCE_BYTES: Final = 32 * 2**20
 
 
-class _Requests:
-    """What a process has requested.
-
-    Attributes:
-        requests: The number of requests that were answered.
-        received_bytes: The number of bytes received.
-        tags: The tags of the parts' objects.
-        threads: The threads that make requests.
-        sound: The blocks of each range that have their checksums.
-    """
-
-    def __init__(self) -> None:
-        self.requests = self.received_bytes = 0
-        self.tags: dict[int, str] = {}
-        self.threads = DaemonThreads(_THREADS, "yogadl-ranges")
-        self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
+# Returns bytes of a file, from a position on, after a check that they are that file's.
+Fetch = Callable[[FileId, int, int], bytes | memoryview]
 
 
 class Ranges(RangePolicy):
-    """Read ranges of a cache's parts, from windows if these have them.
+    """Read ranges of a cache's files, from windows if these have them.
 
     If blocks are compared, the bytes returned are the bytes that were compared. Safe to use from several
     threads, and after a fork; not picklable.
 
     Args:
-        place_of: Returns the bucket and the name of a file's object, and the file.
-        sizes: The size of each of them.
-        spending: Counts requests and bytes, and enforces limits.
-        pins: The pins of the published objects, or ``None`` to skip the check.
+        fetch: Fetches a range, in one of the threads that make requests.
+        sizes: The size of each file.
+        count: Counts requests and bytes, and enforces limits.
         gap_bytes: The largest gap between ranges that one request spans.
         sums: The checksums of the blocks, or ``None`` if ranges are not compared.
     """
 
     def __init__(
         self,
-        place_of: Callable[[int], tuple[Bucket, str, PartFile | ForeignFile]],
+        fetch: Fetch,
         sizes: Int64s,
-        spending: Spending,
-        pins: Pins | None = None,
+        count: RequestCount,
         gap_bytes: int = GAP_BYTES,
         sums: "Checksums | None" = None,
     ) -> None:
         super().__init__(sizes, gap_bytes, sums)
-        self._place_of = place_of
-        self._spending = spending
-        self._pins = pins
-        self._comparing_lock = ProcessLock()
-        self._count_lock = ProcessLock()
-        self._damage: dict[int, CacheFormatError] = {}
-        self._own = PerProcess(_Requests)
+        self._fetch = fetch
+        self._count = count
+        self._damage: dict[FileId, CacheFormatError] = {}
+        self._threads = PerProcess(partial(DaemonThreads, _THREADS, "yogadl-ranges"))
 
     @property
     def received(self) -> tuple[int, int]:
         """The number of requests that this process made, and the number of bytes received."""
-        own = self._own()
-        return own.requests, own.received_bytes
+        return self._count.totals
 
     def read(
         self,
-        parts: Int64s,
+        files: Int64s,
         positions: Int64s,
         lengths: Int64s,
         *,
@@ -109,23 +85,23 @@ class Ranges(RangePolicy):
             StorageError: if the store does not answer.
             SpendingError: if a limit on spending is reached.
         """
-        self.raise_if_damaged(parts)
+        self.raise_if_damaged(files)
         if not lengths.all():
             some = np.flatnonzero(lengths)
-            where = parts[some], positions[some], lengths[some]
+            where = files[some], positions[some], lengths[some]
             found = iter(self.read(*where, keeps_pages=keeps_pages, held=held))
             return [next(found) if length else b"" for length in lengths.tolist()]
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if self.sums is not None:
-            return self._compared(self.sums, parts, positions, lengths, is_kept=keeps_pages)
+            return self._compared(self.sums, files, positions, lengths, is_kept=keeps_pages)
         if keeps_pages:
-            pages = self._arrived(self._pages.numbers(parts, positions, lengths), is_kept=True)
-            bases = self._pages.first[parts].tolist()
+            pages = self._arrived(self._pages.numbers(files, positions, lengths), is_kept=True)
+            bases = self._pages.first[files].tolist()
             return [
                 _joined(pages, base, position, length)
                 for base, (position, length) in zip(bases, each, strict=True)
             ]
-        keys, spans = self.keys(parts, positions), spans_of(parts, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             handle = held if isinstance(held, AnnouncedRanges) else None
             extents = self._take(keys, spans, handle, self._known().living_windows(), is_urgent=True)
@@ -145,16 +121,16 @@ class Ranges(RangePolicy):
         return content
 
     def _compared(
-        self, sums: "Checksums", parts: Int64s, positions: Int64s, lengths: Int64s, *, is_kept: bool
+        self, sums: "Checksums", files: Int64s, positions: Int64s, lengths: Int64s, *, is_kept: bool
     ) -> Sequence[bytes | memoryview]:
         """Return the bytes of these ranges out of whole blocks that have their checksums."""
-        contents: list[bytes | memoryview] = [b""] * len(parts)
+        contents: list[bytes | memoryview] = [b""] * len(files)
         members: dict[int, list[int]] = {}
-        for number, block in enumerate(self._blocks_of(parts, positions, lengths).tolist()):
+        for number, block in enumerate(self._blocks_of(files, positions, lengths).tolist()):
             members.setdefault(block, []).append(number)
         for group in grouped(members, sums.length, _AT_ONCE_BYTES):
             missing = sums.missing(np.array(group))
-            list(self._own().threads.map(sums.load, missing) if missing[1:] else map(sums.load, missing))
+            list(self._threads().map(sums.load, missing) if missing[1:] else map(sums.load, missing))
             for block, extent in self._arrived(group, is_kept=is_kept).items():
                 self._compare(sums, block, extent)
                 for number in members[block]:
@@ -175,8 +151,8 @@ class Ranges(RangePolicy):
 
     def _compare(self, sums: "Checksums", block: int, extent: Extent) -> None:
         """Compare a block with its checksum, the first time that this range is read from."""
-        sound = self._own().sound
-        with self._count_lock:
+        sound = self._known().sound
+        with self._lock:
             if block in sound.get(extent, ()):
                 return
         content = extent.slice(int(sums.position[block]), int(sums.length[block]))
@@ -186,21 +162,21 @@ class Ranges(RangePolicy):
             with self._lock:  # it is requested again, as what a failed request was to read
                 self._known().pages.remove(block, extent)
             raise
-        with self._count_lock:
+        with self._lock:
             sound.setdefault(extent, set()).add(block)
 
-    def mark_damaged(self, part: int, error: CacheFormatError) -> None:
-        """Refuse all further reads of a part, because its object has other bytes than its name says."""
-        self._damage[part] = error
+    def mark_damaged(self, file: FileId, error: CacheFormatError) -> None:
+        """Refuse all further reads of a file, because its object has other bytes than its name says."""
+        self._damage[file] = error
 
-    def raise_if_damaged(self, parts: Int64s) -> None:
-        """Raise the error of one of these parts, if a part was marked as damaged."""
-        for part in self._damage.keys() & set(parts.tolist()) if self._damage else ():
-            raise self._damage[part]
+    def raise_if_damaged(self, files: Int64s) -> None:
+        """Raise the error of one of these files, if a file was marked as damaged."""
+        for file in self._damage.keys() & set(files.tolist()) if self._damage else ():
+            raise self._damage[file]
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         given_up = RuntimeError("the interpreter is shutting down: nothing is read any more")
-        self._own().threads.put(
+        self._threads().put(
             partial(self._get, extent),
             partial(extent.end, error=given_up),
             is_urgent=is_urgent,
@@ -216,64 +192,10 @@ class Ranges(RangePolicy):
 
     def _content(self, wanted: Extent) -> bytes | memoryview:
         """Request a range."""
-        part, size_bytes = wanted.part, int(self.sizes[wanted.part])
-        bucket, name, file = self._place_of(part)
-        self._spending.take_request()
-        if isinstance(file, ForeignFile):
-            content = read_far(file, bucket, name, wanted.start, wanted.size_bytes)
-            self._count(len(content))
-            return content
-        tags = self._own().tags
-        tag = tags.get(part)
-        piece = bucket.fetch_range(name, wanted.start, wanted.stop, tag=tag)
-        if piece is None:
-            raise CacheFormatError(
-                f"{name} is missing in {bucket!r}, though a manifest names it: the version was removed "
-                "and pruned, or the object was; fetch it again, or build the dataset again"
-            )
-        if piece.object.size_bytes != size_bytes:
-            raise CacheFormatError(
-                f"{name} in {bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
-                "truncated or altered there; build the dataset again, or restore the object"
-            )
-        if len(piece.content) != wanted.size_bytes:
-            raise StorageError(
-                errno.EIO,
-                f"{bucket!r} gave {len(piece.content)} bytes of the {wanted.size_bytes} of {name} from "
-                f"{wanted.start} on: try again; if it happens again, the store loses bytes",
-            )
-        if tag is None:
-            self._check_published(part, bucket, name, piece.object.tag)
-        # Requests that were made before the first answer have no tag, so their answers are compared here.
-        if tags.setdefault(part, piece.object.tag) != piece.object.tag:
-            raise replaced(bucket.url, name)
-        self._count(len(piece.content))
-        return piece.content
-
-    def _check_published(self, part: int, bucket: Bucket, name: str, tag: str) -> None:
-        """Raise `ReplacedError` unless the part's object with this tag has the bytes of the part."""
-        if self._pins is None or self._pins.is_published(part, tag):
-            return
-        with self._comparing_lock:
-            is_right = self._pins.is_published(part, tag)  # another thread may have compared it
-            if is_right is None:
-                self._spending.take_request()
-                is_right = self._pins.compare_object(part, tag)
-                self._count(int(self.sizes[part]))
-        if not is_right:
-            raise ReplacedError(
-                errno.ESTALE,
-                f"{name} in {bucket!r} is not the object that was published, and has other bytes than "
-                "its name says: it was replaced there; restore the object, or build the dataset again",
-            )
-
-    def _count(self, size_bytes: int) -> None:
-        """Count a request that was answered."""
-        self._spending.add_bytes(size_bytes)
-        own = self._own()
-        with self._count_lock:
-            own.requests += 1
-            own.received_bytes += size_bytes
+        self._count.take_request()
+        content = self._fetch(wanted.file, wanted.start, wanted.size_bytes)
+        self._count.add_answer(len(content))
+        return content
 
 
 def _joined(pages: dict[int, Extent], base: int, position: int, length: int) -> bytes | memoryview:

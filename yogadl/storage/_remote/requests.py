@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
 from yogadl._core.operation import one_operation, operation_start_s
-from yogadl._core.process import ProcessLock
+from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Prices
+from yogadl._format.files import FileId, Files
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl._workers.serial import call_into
 from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, SpendingError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
 
 
 class NotHeldError(Exception):
@@ -34,10 +35,10 @@ class NotHeldError(Exception):
 
 
 class Extent:
-    """Bytes of one part that are requested, or only counted in a plan.
+    """Bytes of one file that are requested, or only counted in a plan.
 
     Attributes:
-        part: The number of the part.
+        file: The number of the file.
         start: The position of the first byte.
         stop: The position after the last byte.
         size_bytes: The number of bytes.
@@ -49,15 +50,15 @@ class Extent:
         "_content",
         "_done",
         "_error",
+        "file",
         "is_done",
-        "part",
         "size_bytes",
         "start",
         "stop",
     )
 
-    def __init__(self, part: int, start: int, stop: int) -> None:
-        self.part, self.start, self.stop = part, start, stop
+    def __init__(self, file: FileId, start: int, stop: int) -> None:
+        self.file, self.start, self.stop = file, start, stop
         self.size_bytes = stop - start
         self.is_done = False
         self._content: bytes | memoryview = b""
@@ -95,7 +96,7 @@ class Extent:
         return fetch()
 
     def slice(self, start: int, length: int) -> bytes | memoryview:
-        """Return bytes from a position of the part on, waiting for them to arrive."""
+        """Return bytes from a position of the file on, waiting for them to arrive."""
         self.wait()
         first = start - self.start
         if not first and length == len(self._content):
@@ -409,6 +410,39 @@ def _limited(
     return Spending(max_requests, max_requests_per_s, max_price, Prices(per_1000_requests, per_gb))
 
 
+class RequestCount:
+    """The requests of one cache: counts what this process makes, on top of the limits on spending.
+
+    Safe to use from several threads, and after a fork.
+
+    Args:
+        spending: Counts requests and bytes, and enforces limits.
+    """
+
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
+        self._lock = ProcessLock()
+        self._totals = PerProcess(lambda: [0, 0])
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """The number of requests of this process that were answered, and the number of bytes received."""
+        requests, received_bytes = self._totals()
+        return requests, received_bytes
+
+    def take_request(self) -> None:
+        """Wait until a request may be made; see `Spending.take_request`."""
+        self._spending.take_request()
+
+    def add_answer(self, size_bytes: int) -> None:
+        """Count a request that was answered."""
+        self._spending.add_bytes(size_bytes)
+        totals = self._totals()
+        with self._lock:
+            totals[0] += 1
+            totals[1] += size_bytes
+
+
 # Detect parts whose objects in a bucket were replaced after publication, for readers of ranges.
 #
 # Ranges are not compared with the part's sha256. Therefore the publication records a hash of each object's
@@ -482,6 +516,81 @@ class Pins:
             )  # fmt: skip
         self._results[part, tag] = is_right
         return is_right
+
+
+class PartObjects:
+    """Fetches ranges of a cache's own files, each checked to be of the object that was published.
+
+    Safe to use from several threads, and after a fork; not picklable.
+
+    Args:
+        bucket: The bucket of the cache.
+        dataset_id: The dataset's id.
+        files: The files of the cache.
+        count: Counts the requests that compare a whole object.
+        pins: The pins of the published objects, or ``None`` to skip the check.
+    """
+
+    def __init__(
+        self, bucket: Bucket, dataset_id: str, files: Files, count: RequestCount, pins: Pins | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._id = dataset_id
+        self._files = files
+        self._count = count
+        self._pins = pins
+        self._comparing_lock = ProcessLock()
+        self._tags = PerProcess[dict[FileId, str]](dict)
+
+    def fetch(self, file: FileId, position: int, length: int) -> bytes | memoryview:
+        """Return bytes of a file.
+
+        Raises:
+            CacheFormatError: if the store lacks the object, or has another one.
+            StorageError: if the store does not answer, or loses bytes.
+        """
+        bucket, size_bytes, tags = self._bucket, self._files[file].size_bytes, self._tags()
+        name, tag = _names.file_of(self._id, self._files[file]), tags.get(file)
+        piece = bucket.fetch_range(name, position, position + length, tag=tag)
+        if piece is None:
+            raise CacheFormatError(
+                f"{name} is missing in {bucket!r}, though a manifest names it: the version was removed "
+                "and pruned, or the object was; fetch it again, or build the dataset again"
+            )
+        if piece.object.size_bytes != size_bytes:
+            raise CacheFormatError(
+                f"{name} in {bucket!r} has {piece.object.size_bytes} bytes, not {size_bytes}: it was "
+                "truncated or altered there; build the dataset again, or restore the object"
+            )
+        if len(piece.content) != length:
+            raise StorageError(
+                errno.EIO,
+                f"{bucket!r} gave {len(piece.content)} bytes of the {length} of {name} from "
+                f"{position} on: try again; if it happens again, the store loses bytes",
+            )
+        if tag is None:
+            self._check_published(file, name, piece.object.tag)
+        # Requests that were made before the first answer have no tag, so their answers are compared here.
+        if tags.setdefault(file, piece.object.tag) != piece.object.tag:
+            raise replaced(bucket.url, name)
+        return piece.content
+
+    def _check_published(self, file: FileId, name: str, tag: str) -> None:
+        """Raise `ReplacedError` unless the file's object with this tag has the bytes of the file."""
+        if self._pins is None or self._pins.is_published(file, tag):
+            return
+        with self._comparing_lock:
+            is_right = self._pins.is_published(file, tag)  # another thread may have compared it
+            if is_right is None:
+                self._count.take_request()
+                is_right = self._pins.compare_object(file, tag)
+                self._count.add_answer(self._files[file].size_bytes)
+        if not is_right:
+            raise ReplacedError(
+                errno.ESTALE,
+                f"{name} in {self._bucket!r} is not the object that was published, and has other bytes than "
+                "its name says: it was replaced there; restore the object, or build the dataset again",
+            )
 
 
 def hash_of(tag: str) -> int:

@@ -1,4 +1,4 @@
-"""Find, list and read foreign files: local files, and objects of the buckets that a storage permits."""
+"""Find, list and read foreign files: local files, and objects of the buckets that a storage may read."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,8 @@ from typing import Final
 from yogadl._core.frozen import frozen
 from yogadl._core.printable import masked
 from yogadl._foreign.file_reader import FileReader
-from yogadl._format.foreign import ForeignFile
-from yogadl._format.part_file import changed_foreign, open_foreign, read_at
+from yogadl._format.files import File, FileId, Files, ForeignFile
+from yogadl._format.part_file import read_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._files.folder import folder_at
 from yogadl.storage._files.listing import EVERYTHING, Pattern, before_wild, entries_below, is_folder, is_wild
@@ -33,8 +33,45 @@ _MOST_EXPANDED: Final = 10**6
 
 
 @frozen
-class ForeignStores:
-    """The places where the foreign files of a storage may lie. Picklable.
+class Place:
+    """Where a file lies that is an object elsewhere, not one of the cache's own.
+
+    Args:
+        bucket: Its bucket.
+        name: The name of the object there.
+        file: The file.
+    """
+
+    bucket: Bucket
+    name: str
+    file: File
+
+    def fetch(self, position: int, length: int) -> bytes | memoryview:
+        """Return bytes of the object, if it is still this file.
+
+        Raises:
+            CacheFormatError: if it was replaced or removed.
+        """
+        file, stop = self.file, position + length
+        try:
+            piece = self.bucket.fetch_range(self.name, position, stop, tag=file.tag)
+        except ReplacedError as error:
+            raise file.changed("it was replaced") from error
+        if piece is None:
+            raise file.changed("it is missing")
+        found = piece.object.tag, piece.object.size_bytes, len(piece.content)
+        if found != (file.tag, file.size_bytes, length):
+            raise file.changed("it was replaced")
+        return piece.content
+
+
+# Where the objects lie that are not the cache's own, by the number of the file.
+Places = Mapping[FileId, Place]
+
+
+@frozen
+class Permitted:
+    """The places that a storage may read besides its own: where its foreign files may lie. Picklable.
 
     Args:
         has_local: Whether they may be files of this machine.
@@ -75,6 +112,16 @@ class ForeignStores:
             "that bucket in the inner dict; the command takes --foreign URL"
         )
 
+    def places(self, files: Files) -> Places:
+        """Return where those of these files lie that have the URL of an object.
+
+        Raises:
+            ConfigurationError: if this storage may not read where one lies.
+        """
+        numbered = ((number, files[number]) for number in files.addressed)
+        found = ((number, file, self.place(file.address)) for number, file in numbered)
+        return {number: Place(*place, file) for number, file, place in found if place is not None}
+
     def _require_inside(self, address: str) -> None:
         """Refuse a file whose path has a link that leads out of what this storage may read."""
         path = folder_at(address)
@@ -101,7 +148,7 @@ class ForeignStores:
         if place is None:
             fetch, sizes = _LocalFile(file), (_LOCAL_WINDOW_BYTES, _LOCAL_HEADER_BYTES)
         else:
-            fetch, sizes = partial(read_far, file, *place), (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
+            fetch, sizes = Place(*place, file).fetch, (_FAR_WINDOW_BYTES, _FAR_HEADER_BYTES)
         window_bytes, batch_bytes = (sizes[0], None) if is_read else (sizes[1], _UNREAD_BATCH_BYTES)
         sibling = partial(self._sibling, file)
         return FileReader(file, fetch, window_bytes=window_bytes, sibling=sibling, batch_bytes=batch_bytes)
@@ -126,11 +173,11 @@ class ForeignStores:
             CacheFormatError: if it was changed or removed.
         """
         if self.place(file.address) is None:
-            os.close(open_foreign(file.address, file))
+            os.close(file.open(file.address))
             return
         now = self.look_up(file.address)
         if now != file:
-            raise changed_foreign(file, "it is missing" if now is None else "it was changed since")
+            raise file.changed("it is missing" if now is None else "it was changed since")
 
     def listed(
         self, pattern: str, matches: Callable[[str], bool], left_out: list[str] | None = None
@@ -295,7 +342,7 @@ class _LocalFile:
         """
         file = self._file
         if self._descriptor is None:
-            self._descriptor = open_foreign(file.address, file)
+            self._descriptor = file.open(file.address)
             weakref.finalize(self, os.close, self._descriptor)
         try:
             content = read_at(self._descriptor, position, length)
@@ -303,26 +350,9 @@ class _LocalFile:
         except OSError as error:
             problem = f"can't read a foreign file: {error.strerror}"
             raise StorageError(error.errno, problem, file.address) from error
-        if (status.st_size, str(status.st_mtime_ns)) != (file.size_bytes, file.tag) or len(content) != length:
-            raise changed_foreign(file, "it was written since")
+        if not file.is_unchanged(status) or len(content) != length:
+            raise file.changed("it was written since")
         return content
-
-
-def read_far(file: ForeignFile, bucket: Bucket, name: str, position: int, length: int) -> bytes | memoryview:
-    """Return bytes of an object, if it is as it was when it was adopted.
-
-    Raises:
-        CacheFormatError: if it was replaced or removed.
-    """
-    try:
-        piece = bucket.fetch_range(name, position, position + length, tag=file.tag)
-    except ReplacedError as error:
-        raise changed_foreign(file, "it was replaced") from error
-    if piece is None:
-        raise changed_foreign(file, "it is missing")
-    if (piece.object.tag, piece.object.size_bytes, len(piece.content)) != (file.tag, file.size_bytes, length):
-        raise changed_foreign(file, "it was replaced")
-    return piece.content
 
 
 def _expanded(pattern: str) -> Iterator[str]:

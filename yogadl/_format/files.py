@@ -1,0 +1,355 @@
+"""The files in which the values of a version lie: what each kind of them declares, and all by number.
+
+A part is the cache's own file. A foreign file is not: its values are read where they lie. Code that opens,
+names, fetches or compares a file asks the file, not which kind it is: a further kind is a class here.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar, Final, NewType, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.frozen import frozen
+from yogadl._core.protocols import Int64s
+from yogadl.errors import CacheFormatError, StorageError
+
+# The container of a version that has foreign files.
+FOREIGN: Final = "foreign-1"
+# The most bytes of an address and of a tag.
+_MOST_TEXT_BYTES: Final = 4096
+MAX_FOREIGN_BYTES: Final = 2**46  # of all foreign files of a version, as of all its parts
+
+
+# How to go on after damage of a file that the cache does not own.
+REFRESH: Final = (
+    "restore the file, or, if its bytes are right as they are, touch it, and make a version of the files as "
+    "they are: storage.refresh"
+)
+_IN_MIRROR: Final = "If it is this machine's mirror that has other bytes, storage.verify downloads them again"
+
+# The number of a file of a version.
+FileId = NewType("FileId", int)
+
+
+# What each kind of file declares:
+#
+# suffix          the end of its name in a folder of parts; of a file with an address, of its copy there
+# is_interleaved  whether values of several fields lie one after the other, with other bytes between
+# address         the path or URL where it lies, if it is not the cache's own file
+# tag             the tag that its object must have; None if its bytes must have its name as their sha256
+# is_watched      whether anybody may write into it, so that it must be found unchanged after each read
+# sha256          its name
+# size_bytes      its size
+# label           a name for messages
+# damage          where damaged bytes of it are said to be, and the remedy, if that is not the cache's
+# open(path)      opens it, or the copy of it at this path, for reading, after a check that it is this file;
+#                 raises a CacheFormatError if it is missing or another one, a StorageError if that fails
+# changed(what)   returns the error of a file that is not as the version names it
+
+
+@frozen
+class PartFile:
+    """A part of a version.
+
+    Args:
+        sha256: Its name: the sha256 of its bytes.
+        size_bytes: Its size.
+    """
+
+    suffix: ClassVar[str] = ".mdb"
+    is_interleaved: ClassVar[bool] = False
+    address: ClassVar[str] = ""
+    tag: ClassVar[None] = None
+    is_watched: ClassVar[bool] = False
+
+    sha256: str
+    size_bytes: int
+
+    @property
+    def label(self) -> str:
+        return f"part {self.sha256}"
+
+    @property
+    def damage(self) -> tuple[str, str | None]:
+        return f"part {self.sha256}.mdb", None
+
+    def open(self, path: str) -> int:
+        return open_part(path, self.size_bytes)
+
+    def changed(self, problem: str) -> CacheFormatError:
+        return CacheFormatError(f"{self.label} {problem}; build the dataset again, or restore the file")
+
+
+@frozen
+class ForeignFile:
+    """One state of a foreign file; a file that was changed is another one.
+
+    Args:
+        address: The path of a local file, or the URL of an object.
+        size_bytes: Its size.
+        tag: The object's ETag or generation; of a local file the time of its last change, in nanoseconds.
+    """
+
+    suffix: ClassVar[str] = ".foreign"
+    is_interleaved: ClassVar[bool] = True
+
+    address: str
+    size_bytes: int
+    tag: str
+
+    @property
+    def label(self) -> str:
+        return self.address
+
+    @property
+    def damage(self) -> tuple[str, str | None]:
+        return self.address, f"{REFRESH}. {_IN_MIRROR}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file, not an object of a bucket."""
+        return self.address.startswith("/")
+
+    @property
+    def is_watched(self) -> bool:
+        return self.is_local
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a version can name this file."""
+        return 0 <= self.size_bytes < MAX_FOREIGN_BYTES and _are_sound(self.address, self.tag)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The name of this state of the file."""
+        text = json.dumps([self.address, self.size_bytes, self.tag], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def open(self, path: str) -> int:
+        """Open the file, or the mirror's copy of it, if it is as it was when it was adopted; see `File`."""
+        try:
+            descriptor = open_part(path, self.size_bytes)
+        except CacheFormatError as error:
+            problem = str(error).partition(";")[0].replace(f"part {path}", "it", 1)
+            raise self.changed(problem) from error
+        if path == self.address and not self.is_unchanged(os.fstat(descriptor)):
+            os.close(descriptor)
+            raise self.changed("it was written since")
+        return descriptor
+
+    def is_unchanged(self, status: os.stat_result) -> bool:
+        """Return whether a local file still has its size and the time of its last change."""
+        return (status.st_size, str(status.st_mtime_ns)) == (self.size_bytes, self.tag)
+
+    def changed(self, problem: str) -> CacheFormatError:
+        return CacheFormatError(
+            f"{self.address} is not the file that this version was adopted from: {problem}; restore it, or "
+            "make a version of the files as they are: storage.refresh, or storage.adopt if they were moved"
+        )
+
+    @staticmethod
+    def from_json(document: Any, what: str) -> "ForeignFile":
+        """Return the file that a list of address, size and tag describes.
+
+        Raises:
+            CacheFormatError: if it describes none; the error names `what`.
+        """
+        is_sound = isinstance(document, list) and list(map(type, document)) == [str, int, str]
+        if is_sound and (found := ForeignFile(*document)).is_sound:
+            return found
+        raise CacheFormatError(f"{what} is damaged: {document!r:.100} is no foreign file; adopt it again")
+
+
+def _are_sound(address: str, tag: str) -> bool:
+    """Return whether an address and a tag can be those of a file."""
+    if not (address.startswith("/") or "://" in address) or not address.isprintable() or "\0" in tag:
+        return False
+    # What leaves a folder could also leave the prefix that a storage's options permit.
+    return not {".", ".."} & set(address.split("/")) and max(len(address), len(tag)) <= _MOST_TEXT_BYTES
+
+
+class ForeignFiles:
+    """The foreign files of a part table, by number; the text of each is parsed when it is used.
+
+    Args:
+        size_bytes: The size of each.
+        text: Addresses and tags in UTF-8: of each file the address, a zero byte, and the tag.
+        ends: Where the text of each ends.
+
+    Raises:
+        ValueError: if the arrays contradict each other.
+    """
+
+    def __init__(self, size_bytes: Int64s, text: NDArray[np.uint8], ends: Int64s) -> None:
+        count = len(size_bytes) if size_bytes.ndim == 1 else -1
+        is_sound = (
+            size_bytes.dtype == ends.dtype == np.int64
+            and ends.shape == (count,)
+            and text.dtype == np.uint8
+            and text.ndim == 1
+            and bool((size_bytes >= 0).all())
+            and float(size_bytes.sum(dtype=np.float64)) < MAX_FOREIGN_BYTES
+            and bool((np.diff(ends, prepend=0) > 0).all())
+            and (ends[-1] if count else 0) == len(text)
+        )
+        if not is_sound:
+            raise ValueError("the list of foreign files contradicts itself")
+        self.size_bytes = size_bytes
+        self.text = text
+        self.ends = ends
+
+    @staticmethod
+    def of(files: Iterable[ForeignFile]) -> "ForeignFiles":
+        """Return the list of these files."""
+        every = list(files)
+        texts = [f"{file.address}\0{file.tag}".encode() for file in every]
+        return ForeignFiles(
+            np.array([file.size_bytes for file in every], np.int64),
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum(np.array(list(map(len, texts)), np.int64), dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    def __iter__(self) -> Iterator[ForeignFile]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> ForeignFile:
+        start, end = int(self.ends[number - 1]) if number else 0, int(self.ends[number])
+        try:
+            address, _, tag = self.text[start:end].tobytes().decode().partition("\0")
+        except UnicodeDecodeError as error:
+            raise CacheFormatError(
+                f"the address of a foreign file is no text: {error}; adopt again"
+            ) from error
+        return ForeignFile.from_json([address, int(self.size_bytes[number]), tag], "a part table")
+
+    def are_local(self) -> NDArray[np.bool_]:
+        """Return whether each is a file, not an object of a bucket."""
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]
+        found: NDArray[np.bool_] = self.text[starts] == ord("/")
+        return found
+
+    def copy(self) -> "ForeignFiles":
+        """Return the list with memory of its own."""
+        return ForeignFiles(self.size_bytes.copy(), self.text.copy(), self.ends.copy())
+
+
+NO_FOREIGN: Final = ForeignFiles.of(())
+
+
+# Any file of a version.
+File = PartFile | ForeignFile
+# How the names of files end in a folder of parts, of all kinds.
+SUFFIXES: Final = (PartFile.suffix, ForeignFile.suffix)
+
+
+class Files:
+    """All files in which values of a version lie, by number: its parts, and foreign files.
+
+    How they are numbered is known here alone.
+
+    Args:
+        sha256: The name of each part.
+        part_bytes: The size of each part.
+        foreign: The foreign files.
+
+    Attributes:
+        ids: The number of each file.
+        sizes: The size of each file.
+        addressed: The numbers of the files that are not the cache's own, and have an address.
+        are_here: Whether all of these are files of this machine, not objects of buckets.
+        are_interleaved: Whether fields are interleaved in some; see `File`.
+        mappable: The number of the first file that is not to be mapped: anybody may cut foreign files of this
+            machine, which would end a process that maps them. A mirror's copies of others are its own.
+    """
+
+    def __init__(self, sha256: Sequence[str], part_bytes: Int64s, foreign: ForeignFiles) -> None:
+        self._sha256 = sha256
+        self._foreign = foreign
+        self._own = len(sha256)
+        self.sizes = np.concatenate([part_bytes, foreign.size_bytes]) if len(foreign) else part_bytes
+        self.ids = cast("Sequence[FileId]", range(len(self.sizes)))
+        self.addressed = self.ids[self._own :]
+        are_local = foreign.are_local()
+        self.are_here = bool(are_local.all())
+        self.are_interleaved = ForeignFile.is_interleaved and len(foreign) > 0
+        self.mappable = self._own if are_local.any() else len(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, file: FileId) -> File:
+        if file < self._own:
+            return PartFile(self._sha256[file], int(self.sizes[file]))
+        return self._foreign[file - self._own]
+
+    @cached_property
+    def own(self) -> "Files":
+        """The files without those that have an address."""
+        return Files(self._sha256, self.sizes[: self._own], NO_FOREIGN) if self.addressed else self
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The name of each in a folder of parts, in the order of their numbers."""
+        own = (f"{sha256}{PartFile.suffix}" for sha256 in self._sha256)
+        return chain(own, (f"{file.sha256}{file.suffix}" for file in self._foreign))
+
+    @property
+    def addressed_bytes(self) -> int:
+        """The size of the files that have an address."""
+        return int(self._foreign.size_bytes.sum())
+
+    def of_blocks(self, parts: Int64s, foreign: Int64s) -> Int64s:
+        """Return the file of each block: its part, or the foreign file of this number, if it is not -1."""
+        return np.where(foreign < 0, parts, foreign + self._own)
+
+    def any_addressed(self, flags: NDArray[np.bool_]) -> bool:
+        """Return whether the flag of any file with an address is set, given one for each file."""
+        return bool(flags[self._own :].any())
+
+
+def open_part(path: str, size_bytes: int) -> int:
+    """Open a part's file for reading, after a check that it is a file of the right size.
+
+    A page touched past the end of a mapped file kills the process, so the size must be checked here. A link
+    is refused, since it may lead to any user's file, and opening a pipe does not wait.
+
+    Raises:
+        CacheFormatError: if the file is missing, not a regular file, or of another size.
+        StorageError: if the file can't be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError as error:
+        raise CacheFormatError(
+            f"part {path} is missing; build the dataset again, or restore the file"
+        ) from error
+    except OSError as error:
+        if error.errno in NOT_A_FILE:
+            raise CacheFormatError(
+                f"part {path} is a link, or no file at all; put the file itself in its place (cp -L)"
+            ) from error
+        raise StorageError(error.errno, f"can't open a part: {error.strerror}", path) from error
+    status = os.fstat(descriptor)
+    if status.st_size != size_bytes or not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise CacheFormatError(
+            f"part {path} has {status.st_size} bytes, not {size_bytes}: it was truncated or overwritten; "
+            "build the dataset again, or restore the file"
+        )
+    return descriptor
+
+
+# The error codes of opening something that is not a regular file: a link that is not followed, a socket, a
+# device that does not exist.
+NOT_A_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV)
