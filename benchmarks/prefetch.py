@@ -1,7 +1,7 @@
 """Measure reading ahead: drained, beside a consumer that computes, and from a cold page cache.
 
 Run ``python benchmarks/prefetch.py``. It justifies that whole reads are handed over and that the allocator is
-settled in `yogadl._stream.prefetch`, what several threads read at a time in `yogadl._stream.items`, and the
+settled in `yogadl._stream.recipe`, what several threads read at a time in `yogadl._stream.items`, and the
 hints to the kernel in `yogadl._format`.
 """
 

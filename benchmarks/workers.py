@@ -1,7 +1,7 @@
 """Measure `prefetch(n, workers=k)`: against none, and against Grain's and PyTorch's on the same function.
 
 Run ``python benchmarks/workers.py``; needs Grain, PyTorch and Pillow. It justifies the memory that is used
-again in `yogadl._stream.transport`, and that PyTorch's `make_dataloader` stands on the same workers.
+again in `yogadl._stream.worker`, and that PyTorch's `make_dataloader` stands on the same workers.
 """
 
 import functools

@@ -63,7 +63,7 @@ yogadl._core.infer SAMPLED_RECORDS
 yogadl._core.forms Forms
 yogadl._core.json_value JsonText MAX_JSON_DEPTH decode decode_foreign encode
 yogadl._core.key DatasetKey RESERVED_NAMES is_dataset_id new_key
-yogadl._core.leaf BadValueError MAX_DIMENSIONS dtype_named leaf_of
+yogadl._core.spec BadValueError MAX_DIMENSIONS dtype_named leaf_of
 yogadl._core.memory BatchMemory
 yogadl._order GlobalOrder Mixture Order SourceOrder _permutation=permutation _random=random derive_key
 yogadl._order.keys splitmix64_output
@@ -151,8 +151,8 @@ yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
 yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
-yogadl.storage._remote.planning INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
-yogadl.storage._remote.planning AnnouncedRanges merged
+yogadl.storage._remote.ranges INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
+yogadl.storage._remote.ranges AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
 yogadl.storage._remote.backend remote_backend
@@ -162,7 +162,7 @@ yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests PartObjects RequestCount Spending
 yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
-yogadl._workers.serial SerialExecutor call_into
+yogadl._core.process SerialExecutor call_into
 yogadl.storage._objects.store_bucket ResumedRead
 """
 # The same of constants; tests name them without an underscore in front.
@@ -178,7 +178,7 @@ yogadl._format.manifest MAX_MANIFEST_BYTES _SMALL_BYTES
 yogadl._foreign.file_reader _UNREAD_BLOCK_BYTES FOREIGN_MOST_RECORDS=_MOST_RECORDS
 yogadl._foreign.file_reader FOREIGN_MOST_VALUE_BYTES=MAX_LEAF_BYTES
 yogadl._format.rows _READ_GAP_BYTES _JOINED_VALUE_BYTES _STRETCH_BYTES
-yogadl._format.part_file _MOST_OPEN_FILES
+yogadl._format.files _MOST_OPEN_FILES
 yogadl.storage._builds.adopted _GROUPS _LEAST_GROUP_BYTES _MOST_GROUP_BYTES _LEAST_UNREAD_FILES
 yogadl.storage._builds.adopted _SMALL_FILE_BYTES
 yogadl.storage._files.permitted FOREIGN_WINDOW_BYTES=_LOCAL_WINDOW_BYTES
@@ -193,7 +193,7 @@ yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES_PER_CHUNK
-yogadl._stream.pool MOST_SEGMENTS
+yogadl._stream.workers MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.run _MOST_REJECTED
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
@@ -237,9 +237,9 @@ yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
 yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
 yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS
-yogadl.storage._remote.planning PLANNING_AHEAD_BYTES=AHEAD_BYTES
-yogadl.storage._remote.planning PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
-yogadl.storage._remote.planning GAP_BYTES MOST_HELD_BYTES TOGETHER_BYTES
+yogadl.storage._remote.ranges PLANNING_AHEAD_BYTES=AHEAD_BYTES
+yogadl.storage._remote.ranges PLANNING_MOST_CHECKED_BYTES=MOST_CHECKED_BYTES
+yogadl.storage._remote.ranges GAP_BYTES MOST_HELD_BYTES TOGETHER_BYTES
 yogadl.storage._remote.ranges _THREADS
 yogadl.storage._remote.requests LIVING_THREADS=_living
 yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES

@@ -39,7 +39,7 @@ GUESSING_ROOMS = (
 GUESSES = {
     "_core/infer.py: nbytes": "a record may have a tensor of any library",
     "_core/json_value.py: tolist": "a record may have a tensor of any library",
-    "_core/leaf.py: __array__": "a record may have a tensor of any library",
+    "_core/spec.py: __array__": "a record may have a tensor of any library",
     "_core/spec.py: _fields": "a namedtuple is a tuple of any class that has them",
     "_dataref.py: __getitems__": "an adapter takes a user's own reference",
     "_dataref.py: columns": "an adapter takes a user's own reference",

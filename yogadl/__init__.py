@@ -8,8 +8,8 @@ if sys.platform == "win32":
 from typing import TYPE_CHECKING, Any
 
 from yogadl import errors
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import DataRef, Storage, Stream
+from yogadl._core.spec import Leaf
 
 if TYPE_CHECKING:
     from yogadl import adapters as adapters  # with `as`: not in __all__, but attributes

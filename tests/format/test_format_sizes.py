@@ -425,7 +425,7 @@ foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._S
 foreign/test_webdataset.py: _foreign.tar._TAIL_BYTES
 storage/test_storage_runs.py: _views.records._MOST_HASHED_BYTES
 foreign/test_crc32c.py: _foreign.crc32c._BLOCK_BYTES ._ROW_BYTES
-foreign/test_foreign_sizes.py: storage._remote.planning.INTERLEAVED_GAP_BYTES _foreign.arrow._BATCH_RECORDS
+foreign/test_foreign_sizes.py: storage._remote.ranges.INTERLEAVED_GAP_BYTES _foreign.arrow._BATCH_RECORDS
     _foreign.example._COPIED_BYTES ._FEW_BYTES ._SMALL_BYTES _foreign.mds._SMALL_BYTES
     _foreign.npy._BATCH_RECORDS ._SMALL_BYTES _format.writer._FEW_BYTES ._FEW_RECORDS
 foreign/test_mds.py: _foreign.mds._BATCH_RECORDS
@@ -449,22 +449,22 @@ adapters/with_tensorflow/test_tensorflow_sizes.py: adapters.tensorflow._loader._
 adapters/with_torch/test_torch_sizes.py: adapters.torch._iterable._READ_BYTES ._READ_RECORDS
     adapters.torch._source._MOST_BYTES ._MOST_RECORDS
 format/test_format_sizes.py: _format.fields.MAX_UNKNOWN_RANK _format.columns._SIZE_LIMIT
-    _format.layout.PAGE_HEADER_BYTES _format.rows._HUGE_PAGE_BYTES _core.leaf.MAX_DIMENSIONS
+    _format.layout.PAGE_HEADER_BYTES _format.rows._HUGE_PAGE_BYTES _core.spec.MAX_DIMENSIONS
     _core.columns.MAX_LEAF_BYTES ._UNSEEN_RECORDS _core.spec.MAX_DEPTH .MAX_FIELDS
-stream/test_stream_workers.py: _core.columns.JOINED_BYTES _stream.transport._PAGES ._SMALL_BYTES
+stream/test_stream_workers.py: _core.columns.JOINED_BYTES _stream.worker._PAGES ._SMALL_BYTES
     _stream.workers._CALLED_RECORDS ._CHUNK_BYTES
 storage/test_storage_blocks.py: _stream.block_ahead._COMING_BYTES ._REQUEST_BYTES ._WINDOW_BYTES
-    _stream.run._BLOCK_RECORDS storage._remote.planning.HELD_GAP_BYTES
+    _stream.run._BLOCK_RECORDS storage._remote.ranges.HELD_GAP_BYTES
     storage._remote.held_ranges.MOST_IN_MEMORY_BYTES
-storage/test_storage_checked_ranges.py: storage._remote.planning.MOST_CHECKED_BYTES .TOGETHER_BYTES
-    storage._remote.planning.AHEAD_BYTES storage._remote.ranges._AT_ONCE_BYTES
+storage/test_storage_checked_ranges.py: storage._remote.ranges.MOST_CHECKED_BYTES .TOGETHER_BYTES
+    storage._remote.ranges.AHEAD_BYTES storage._remote.ranges._AT_ONCE_BYTES
 storage/with_zstandard/test_storage_codec.py: _format.codec.LEAST_ROW_BYTES
     _format.fields._KEPT_VALUES_BYTES
 storage/with_zstandard/test_codec_sizes.py: _format.codec.AUTO_BYTES .MAX_DICTIONARY_BYTES
     _format.codec._DICTIONARY_BYTES ._TRAINED_BYTES _format.writer.SAMPLE_BYTES .SAMPLE_RECORDS
 storage/test_storage_export.py: storage._catalogue.export._CHUNK_BYTES
-storage/test_storage_ranges.py: _format.rows.KEPT_BYTES .KEPT_ROW_BYTES storage._remote.planning.GAP_BYTES
-    storage._remote.planning.MOST_RANGE_BYTES .PAGE_BYTES .MOST_HELD_BYTES
+storage/test_storage_ranges.py: _format.rows.KEPT_BYTES .KEPT_ROW_BYTES storage._remote.ranges.GAP_BYTES
+    storage._remote.ranges.MOST_RANGE_BYTES .PAGE_BYTES .MOST_HELD_BYTES
 storage/test_storage_shares.py: storage._builds.executors._PART_BYTES ._WAITING_BYTES
     storage._builds.shares._SHARE_BYTES
 test_split.py: _views.shares._CHUNK_BYTES ._CHUNK_RECORDS

@@ -147,7 +147,7 @@ def test_batches_are_copied_where_a_worker_may_open_no_more(root):
 
 def start_without_descriptors(root):
     limit(64)
-    importlib.import_module("yogadl._stream.pool")  # nor could what is not loaded yet
+    importlib.import_module("yogadl._stream.workers")  # nor could what is not loaded yet
     importlib.import_module("cloudpickle")
     loader = loader_of(root)
     batches = iter(loader)

@@ -3,8 +3,17 @@
 from typing import Any, Final
 
 from yogadl._core.json_value import is_json
-from yogadl._core.leaf import JSON, PICKLE_HINT, STR, Leaf
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, names_of_namedtuple
+from yogadl._core.spec import (
+    JSON,
+    PICKLE_HINT,
+    STR,
+    DictNode,
+    Leaf,
+    NamedTupleNode,
+    Node,
+    SequenceNode,
+    names_of_namedtuple,
+)
 
 _PLAIN_DTYPES: Final = frozenset({"int64", "uint64", "float64", "bool", STR})
 _UNKNOWN: Final = "..."

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.advice import difference, fill_of, none_problem, of_continuing, of_function, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
-from yogadl._core.leaf import (
+from yogadl._core.protocols import Memory
+from yogadl._core.spec import (
     BYTES,
     JSON,
     MAX_DIMENSIONS,
@@ -24,13 +25,18 @@ from yogadl._core.leaf import (
     STR,
     BadShapeError,
     BadValueError,
+    DictNode,
     Leaf,
+    NamedTupleNode,
+    Node,
+    SequenceNode,
     Shape,
+    Spec,
     leaf_of,
+    names_of_namedtuple,
     refuse,
+    remade,
 )
-from yogadl._core.protocols import Memory
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, SequenceNode, Spec, names_of_namedtuple, remade
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Given a field's name, what records before have there, and a value: what to write, as text.

@@ -10,8 +10,7 @@ import numpy as np
 
 from yogadl._core.advice import of_continuing, of_storing
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, JSON, STR, Leaf
-from yogadl._core.spec import Node, Spec, names_of_namedtuple, remade
+from yogadl._core.spec import BYTES, JSON, STR, Leaf, Node, Spec, names_of_namedtuple, remade
 from yogadl.errors import ConfigurationError
 
 EMPTY: Final = "empty"

@@ -19,16 +19,20 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.json_value import PLAIN_TYPES, is_plain
-from yogadl._core.leaf import JSON, Leaf, is_array_like, leaf_at, refuse
 from yogadl._core.spec import (
+    JSON,
     MAX_DEPTH,
     DictNode,
+    Leaf,
     NamedTupleNode,
     Node,
     SequenceNode,
     Spec,
     check_keys,
+    is_array_like,
+    leaf_at,
     names_of_namedtuple,
+    refuse,
     remade,
 )
 

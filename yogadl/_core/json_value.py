@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from yogadl._core.leaf import BadValueError
+from yogadl._core.spec import BadValueError
 
 
 def _orjson_if_any() -> Any:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
 from yogadl._core.json_value import encode
-from yogadl._core.leaf import JSON, OBJECT, Leaf
 from yogadl._core.protocols import Column
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, OBJECT, Leaf, Spec
 
 # Describe values in a few words, and in JSON.
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, STR, Leaf
-from yogadl._core.spec import MAX_DEPTH, MAX_FIELDS, DictNode
+from yogadl._core.spec import BYTES, MAX_DEPTH, MAX_FIELDS, STR, DictNode, Leaf
 from yogadl._foreign.file_reader import FileReader
 from yogadl._foreign.flatbuffer import Table
 from yogadl.errors import ConfigurationError

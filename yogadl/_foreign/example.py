@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.columns import MAX_LEAF_BYTES
-from yogadl._core.leaf import BYTES, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
+from yogadl._core.spec import BYTES, STR, Leaf
 from yogadl._foreign.fields import Missing, missing_line
 from yogadl._foreign.file_reader import Batch, FileReader, Places
 from yogadl.errors import ConfigurationError

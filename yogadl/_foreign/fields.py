@@ -7,7 +7,7 @@ import numpy as np
 
 from yogadl._core.advice import fill_of
 from yogadl._core.forms import EMPTY
-from yogadl._core.leaf import Leaf
+from yogadl._core.spec import Leaf
 from yogadl._foreign.file_reader import FileReader
 from yogadl.errors import ConfigurationError
 

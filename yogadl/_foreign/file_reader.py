@@ -11,9 +11,8 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
 from yogadl._core.json_value import decode_foreign
-from yogadl._core.leaf import JSON, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, STR, Leaf, Spec
 from yogadl._format.columns import ForeignValues
 from yogadl._format.files import ForeignFile
 from yogadl.errors import UnsupportedDataError

@@ -7,9 +7,8 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, JSON, Leaf
 from yogadl._core.protocols import Int64s
-from yogadl._core.spec import Spec
+from yogadl._core.spec import BYTES, JSON, Leaf, Spec
 from yogadl._foreign.compressed import refuse_compressed
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 

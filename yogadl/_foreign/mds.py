@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen, parse_json
-from yogadl._core.leaf import BYTES, MAX_DIMENSIONS, STR, Leaf
 from yogadl._core.protocols import Column, Int64s
-from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
+from yogadl._core.spec import BYTES, MAX_DIMENSIONS, MAX_FIELDS, STR, DictNode, Leaf, Spec
 from yogadl._foreign.fields import check_fields
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError

@@ -7,8 +7,7 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
-from yogadl._core.spec import Spec
+from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 
 # The index: magic (9 bytes), version (8), code of the dtype (1), counts of sequences and documents (8 each),

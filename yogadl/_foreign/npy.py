@@ -9,14 +9,13 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import MAX_DIMENSIONS, NUMPY_DTYPES, Leaf
-from yogadl._core.spec import Spec
+from yogadl._core.spec import MAX_DIMENSIONS, NUMPY_DTYPES, Leaf, Spec
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl.errors import CacheFormatError
 
 _MAGIC: Final = b"\x93NUMPY"
 _MAX_HEADER_BYTES: Final = 2**16
-# numpy itself is not asked for the dtype: some names end the process (yogadl._core.leaf).
+# numpy itself is not asked for the dtype: some names end the process (yogadl._core.spec).
 _DESCRIPTION: Final = re.compile(r"([<>|])(?:([biufc])([0-9]{1,2})|([mM])8(\[[0-9a-zA-Z]{1,12}\])?)")
 _KINDS: Final = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _SMALL_BYTES: Final = 16  # rows up to this size are stored as they are

@@ -10,9 +10,8 @@ import numpy as np
 
 from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, Leaf
 from yogadl._core.protocols import Int64s
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import BYTES, DictNode, Leaf, Spec
 from yogadl._foreign.compressed import refuse_compressed
 from yogadl._foreign.crc32c import crc32c_of_each, crc32c_of_rows, extend, masked
 from yogadl._foreign.example import ExampleReader, leaf_of_feature

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import BYTES, STR, Leaf
-from yogadl._core.spec import MAX_FIELDS, DictNode, Spec
+from yogadl._core.spec import BYTES, MAX_FIELDS, STR, DictNode, Leaf, Spec
 from yogadl._foreign.fields import Missing, MissingArgument, refuse_unknown
 from yogadl._foreign.file_reader import Batch, FileReader, Format, Places
 from yogadl._foreign.tar import members

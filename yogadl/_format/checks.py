@@ -11,9 +11,8 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import Spec
 from yogadl._format.fields import Entries, VaryingField
-from yogadl._format.files import REFRESH, FileId, ForeignFile
+from yogadl._format.files import REFRESH, FileId, ForeignFile, PartFiles
 from yogadl._format.layout import BlockKind, BlockRanges, PartIndex
-from yogadl._format.part_file import PartFiles
 from yogadl._format.reader import Reader
 from yogadl._format.rows import StoredRows
 from yogadl._format.table import PartTable, running_sums

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from yogadl._core.columns import Pickled, check_size, shape_of, widen
 from yogadl._core.frozen import frozen
 from yogadl._core.json_value import JsonText
-from yogadl._core.leaf import JSON, OBJECT, BadValueError, Leaf
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, OBJECT, BadValueError, Leaf, Spec
 from yogadl._format.fields import ENTRY_DTYPE, ENTRY_WORDS, MAX_UNKNOWN_RANK
 from yogadl._format.files import ForeignFile
 

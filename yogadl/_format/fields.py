@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import JOINED_BYTES, JoinedValues
 from yogadl._core.json_value import decode_all, decode_foreign
-from yogadl._core.leaf import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._core.protocols import Int64s, Memory
+from yogadl._core.spec import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._format.codec import MOST_RATIO
 from yogadl._format.rows import KEPT_ROW_BYTES, Parts, StoredRows, Window, row_step
 from yogadl._format.table import FieldTable

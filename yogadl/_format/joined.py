@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Indices, Int64s
+from yogadl._core.spec import Leaf
 from yogadl._format.fields import BlockPositions
 from yogadl._format.rows import Window, view_rows
 from yogadl._format.table import ArrayFile, running_sums

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._core.key import is_hash
-from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
+from yogadl._core.spec import MAX_DIMENSIONS
 from yogadl._format.codec import CODECS, RAW
 from yogadl._format.columns import PRIME, RunHash
 from yogadl._format.files import FOREIGN, ForeignFile, ForeignFiles

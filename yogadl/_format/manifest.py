@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from yogadl._core.frozen import MANY_DIGITS, frozen, has_many_values, parse_json
 from yogadl._core.key import DatasetKey, is_hash, is_version
-from yogadl._core.leaf import JSON, OBJECT
 from yogadl._core.protocols import Earlier
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, OBJECT, Spec
 from yogadl._format.codec import CODECS, RAW
 from yogadl._format.files import FOREIGN
 from yogadl._format.table import (

@@ -10,12 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Announced, Int64s, Memory
-from yogadl._core.spec import Spec
+from yogadl._core.spec import Leaf, Spec
 from yogadl._format.fields import BlockPositions, Entries, FixedField, Span, StackedField, VaryingField
-from yogadl._format.files import FileId
-from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
+from yogadl._format.files import FileId, HeldRows, PartFiles, PartRemovedError
 from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError

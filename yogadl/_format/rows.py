@@ -18,8 +18,8 @@ from yogadl._core.memory import load_libc, map_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.codec import Decoders
-from yogadl._format.files import FileId
-from yogadl._format.part_file import (
+from yogadl._format.files import (
+    FileId,
     HeldRows,
     OpenFile,
     PartFiles,

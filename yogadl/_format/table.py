@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen, parse_json
-from yogadl._core.leaf import MAX_DIMENSIONS
 from yogadl._core.protocols import Int64s
+from yogadl._core.spec import MAX_DIMENSIONS
 from yogadl._format.codec import CODECS, MOST_RATIO
 from yogadl._format.files import FOREIGN, NO_FOREIGN, Files, ForeignFiles
 from yogadl.errors import CacheFormatError

@@ -27,9 +27,8 @@ from yogadl._core.columns import (
 )
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.infer import SAMPLED_RECORDS, infer, infer_column, is_open, size_of_record, snapshot
-from yogadl._core.leaf import JSON, OBJECT, Leaf, is_masked, leaf_at
 from yogadl._core.protocols import Earlier, metadata_of
-from yogadl._core.spec import Keys, Node, Spec, node_of
+from yogadl._core.spec import JSON, OBJECT, Keys, Leaf, Node, Spec, is_masked, leaf_at, node_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError, YogaError
 
 # The package or module of an object, and the adapter in `yogadl.adapters` that reads such objects. The

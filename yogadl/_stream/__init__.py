@@ -15,8 +15,7 @@ from yogadl._stream.items import Batches, Finish, Pending, Read
 from yogadl._stream.iterator import Restartable, StreamIterator, begin
 from yogadl._stream.opening import NumberedBatches, as_order, as_stream, open_shard, open_stream
 from yogadl._stream.options import WorkerErrors, WorkerOptions
-from yogadl._stream.prefetch import Prefetch, Stats
-from yogadl._stream.recipe import Make, MakeInWorkers, Recipe
+from yogadl._stream.recipe import Make, MakeInWorkers, Prefetch, Recipe, Stats
 from yogadl._stream.run import INDICES_PER_CHUNK, Ahead, Run
 from yogadl._stream.stream import Loader, RecordStream, html_of
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.memory import settle_allocator
-from yogadl._core.process import ProcessLock, end_daemon_at_exit
+from yogadl._core.process import ForkedError, ProcessLock, end_daemon_at_exit
 from yogadl._core.protocols import Document, Indices, Int64s, Item_co, RandomAccess
 from yogadl._stream.cursor import read_cursor, write_cursor
 from yogadl._stream.cut import Point, Span
-from yogadl._stream.prefetch import ForkedError
 from yogadl._stream.recipe import Recipe, SpanProgress
 from yogadl.errors import ConfigurationError
 

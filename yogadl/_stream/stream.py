@@ -14,8 +14,7 @@ from yogadl._stream.cursor import Skipped, write_cursor
 from yogadl._stream.cut import Cut, Point, Shard
 from yogadl._stream.items import Batches, Records
 from yogadl._stream.iterator import Restartable, begin
-from yogadl._stream.prefetch import Stats
-from yogadl._stream.recipe import MakeInWorkers, Recipe
+from yogadl._stream.recipe import MakeInWorkers, Recipe, Stats
 from yogadl._stream.run import Run
 from yogadl.errors import ConfigurationError
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import Column, Document, Indices, Memory, RandomAccess
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import JSON, DictNode, Leaf, Spec
 from yogadl._order.buckets import Bucketed, BucketPlan
 from yogadl._order.lengths import offsets_of
 from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, lengths_of, number_of

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument, users_level
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import DictNode, Leaf, Spec
 from yogadl._format.table import running_sums
 from yogadl._order.lengths import offsets_of
 from yogadl._views.lengths import (

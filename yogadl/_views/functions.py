@@ -22,7 +22,6 @@ from yogadl._core.forms import Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.infer import infer, size_of_record
 from yogadl._core.json_value import JsonText
-from yogadl._core.leaf import JSON, BadShapeError, BadValueError, Leaf, refuse
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import (
     READ,
@@ -34,7 +33,7 @@ from yogadl._core.protocols import (
     OnPlanned,
     RandomAccess,
 )
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, BadShapeError, BadValueError, Leaf, Spec, refuse
 from yogadl._views.stages import (
     Places,
     Rejected,

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from xxhash import xxh3_128_hexdigest
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.leaf import Leaf, is_too_large
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Indices, RandomAccess, Stored
-from yogadl._core.spec import Spec
+from yogadl._core.spec import Leaf, Spec, is_too_large
 from yogadl._views.chosen import by_workers, find_stored
 from yogadl._views.views import MadeRecords, RenamedAlone, View, hash_of, origin_of
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError

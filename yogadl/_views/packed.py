@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
-from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -22,7 +21,7 @@ from yogadl._core.protocols import (
     Memory,
     RandomAccess,
 )
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import JSON, DictNode, Leaf, Spec
 from yogadl._order.lengths import offsets_of, ramps
 from yogadl._order.packs import PackPlan, Pieces
 from yogadl._views.lengths import PACKED, PlannedRecords, check_leaf, checked_pad, number_of

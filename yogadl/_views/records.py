@@ -20,9 +20,8 @@ from yogadl._core.columns import (
     widen,
 )
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.leaf import BadShapeError, BadValueError, refuse
 from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
-from yogadl._core.spec import Spec
+from yogadl._core.spec import BadShapeError, BadValueError, Spec, refuse
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._sources.sources import ArraysSource, ItemsSource, adapted_source, has_random_access, is_arrays
 from yogadl._views.views import hash_of

@@ -11,9 +11,9 @@ from xxhash import xxh3_64_intdigest
 
 from yogadl._core.arguments import fraction_argument, int_argument
 from yogadl._core.json_value import comparable
-from yogadl._core.leaf import JSON, OBJECT, Leaf
 from yogadl._core.memory import require_memory
 from yogadl._core.protocols import Indices, Numbers, RandomAccess, grown_versions
+from yogadl._core.spec import JSON, OBJECT, Leaf
 from yogadl._order import derive_key
 from yogadl._order.draw import sampled, whole_weights
 from yogadl._order.keys import RECORDS_LIMIT, absorb_array, apportion, bounds_reached

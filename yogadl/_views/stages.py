@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import int_argument
 from yogadl._core.columns import split
 from yogadl._core.frozen import frozen
-from yogadl._core.leaf import Leaf
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import Int64s, Memory, Numbers
-from yogadl._core.spec import DictNode, Spec, node_of
+from yogadl._core.spec import DictNode, Leaf, Spec, node_of
 from yogadl.errors import ConfigurationError, StageError, UnsupportedDataError
 
 # For each epoch in turn, its number and the positions at which its records come: random functions need them.

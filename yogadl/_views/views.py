@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.json_value import each_its_own
-from yogadl._core.leaf import JSON, Leaf
 from yogadl._core.protocols import (
     Announced,
     Column,
@@ -28,7 +27,7 @@ from yogadl._core.protocols import (
     lineage_of,
     views_of,
 )
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, Leaf, Spec
 from yogadl.errors import UnsupportedDataError
 
 _TRIED_VERSIONS: Final = 10  # for an error about a cursor

@@ -10,8 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from yogadl._core.arguments import int_argument, unknown_argument
-from yogadl._core.leaf import Leaf
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import DictNode, Leaf, Spec
 from yogadl._dataref import RecordsRef
 from yogadl._stream import Cut, RecordStream
 from yogadl.errors import ConfigurationError, MissingDependencyError

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.json_value import encode
-from yogadl._core.leaf import BYTES, JSON, STR, Leaf, refuse
 from yogadl._core.protocols import Column
-from yogadl._core.spec import Field, Spec
+from yogadl._core.spec import BYTES, JSON, STR, Field, Leaf, Spec, refuse
 from yogadl.adapters._checks import RECORD_COLUMN
 from yogadl.errors import MissingDependencyError, UnsupportedDataError
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.leaf import BYTES, JSON, STR, Leaf
+from yogadl._core.spec import BYTES, JSON, STR, Leaf
 from yogadl._dataref import RecordsRef, takes_a_stream
 from yogadl._stream import Cut, NumberedBatches, Point, RecordStream, as_stream, read_cursor, write_cursor
 from yogadl.errors import ConfigurationError, CursorError, MissingDependencyError

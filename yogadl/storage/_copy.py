@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from yogadl._core.key import DatasetKey
-from yogadl._core.operation import one_operation
 from yogadl._core.printable import masked
+from yogadl._core.process import one_operation
 from yogadl._format.manifest import Manifest, adopted_paths, digest_of, read_manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError

@@ -16,7 +16,7 @@ from typing import Any, Final
 from yogadl._core.arguments import in_words
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import RESERVED_NAMES, DatasetKey
-from yogadl._core.operation import one_operation
+from yogadl._core.process import one_operation
 from yogadl._format.manifest import read_manifest
 from yogadl.errors import (
     CacheFormatError,

@@ -30,7 +30,7 @@ from yogadl.storage._files.folder import Folder, network_file_system, storage_er
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
-    from yogadl._format.part_file import PartFiles
+    from yogadl._format.files import PartFiles
     from yogadl._format.rows import Parts
     from yogadl.storage._files.bucket_root import SharedRoot
     from yogadl.storage._files.permitted import Permitted

@@ -32,8 +32,8 @@ SMALLER = SCALED | {
 OF_VALUES = [
     "adapters.torch._iterable._READ_BYTES",
     "adapters.torch._source._MOST_BYTES",
-    "_stream.transport._PAGES",
-    "_stream.transport._SMALL_BYTES",
+    "_stream.worker._PAGES",
+    "_stream.worker._SMALL_BYTES",
     "_stream.workers._CHUNK_BYTES",
 ]
 OF_RECORDS = ["adapters.torch._iterable._READ_RECORDS", "adapters.torch._source._MOST_RECORDS"]

@@ -21,8 +21,20 @@ from yogadl._core.columns import Columns, check_size
 from yogadl._core.forms import EMPTY, Forms
 from yogadl._core.infer import SAMPLED_RECORDS
 from yogadl._core.json_value import decode, decode_foreign, encode
-from yogadl._core.leaf import BYTES, JSON, STR, BadValueError, Leaf, Shape, leaf_at, refuse
-from yogadl._core.spec import DictNode, Node, Spec, check_keys
+from yogadl._core.spec import (
+    BYTES,
+    JSON,
+    STR,
+    BadValueError,
+    DictNode,
+    Leaf,
+    Node,
+    Shape,
+    Spec,
+    check_keys,
+    leaf_at,
+    refuse,
+)
 from yogadl._format.columns import HeapValues, as_bytes
 from yogadl._format.fields import ENTRY_DTYPE, decode_value
 from yogadl._sources.sources import NO_RECORDS, Source, refuse_spec

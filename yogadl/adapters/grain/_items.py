@@ -14,8 +14,8 @@ import numpy as np
 from absl import flags
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import RandomAccess
+from yogadl._core.spec import Leaf
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._order import derive_key
 from yogadl._stream import (

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import users_level
-from yogadl._core.leaf import Leaf
 from yogadl._core.protocols import Column, Stream
-from yogadl._core.spec import DictNode, Field, Node, Spec
+from yogadl._core.spec import DictNode, Field, Leaf, Node, Spec
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import (
     Ahead,

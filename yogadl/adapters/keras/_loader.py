@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 import keras
 
 from yogadl._core.arguments import int_argument
-from yogadl._core.leaf import Leaf
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Stream
-from yogadl._core.spec import DictNode, Node, SequenceNode, Spec
+from yogadl._core.spec import DictNode, Leaf, Node, SequenceNode, Spec
 from yogadl._dataref import takes_a_stream
 from yogadl._stream import Cut, RecordStream, StreamIterator, as_stream
 from yogadl.adapters._checks import ahead_of, cut_of, ranks_of, warn_if_unsharded

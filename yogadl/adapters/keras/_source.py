@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import Columns, field_column, split
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.leaf import Leaf, leaf_at
-from yogadl._core.spec import Keys, Spec, node_of
+from yogadl._core.spec import Keys, Leaf, Spec, leaf_at, node_of
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters._checks import Path, map_leaves
 from yogadl.errors import UnsupportedDataError

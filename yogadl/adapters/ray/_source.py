@@ -17,10 +17,9 @@ from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from yogadl._core.columns import Columns
 from yogadl._core.forms import EMPTY, PLAIN, Forms
-from yogadl._core.leaf import JSON
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Column
-from yogadl._core.spec import Spec
+from yogadl._core.spec import JSON, Spec
 from yogadl._dataref import RecordsRef
 from yogadl._sources.partitioned import Partitioned
 from yogadl._sources.sources import SelfWritingSource, Source, open_source

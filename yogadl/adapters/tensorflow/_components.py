@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from yogadl._core.json_value import encode
-from yogadl._core.leaf import BYTES, JSON, STR, Leaf
 from yogadl._core.protocols import Column
-from yogadl._core.spec import DictNode, NamedTupleNode, Node, Spec
+from yogadl._core.spec import BYTES, JSON, STR, DictNode, Leaf, NamedTupleNode, Node, Spec
 from yogadl.adapters._checks import with_padding
 from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._specs import (

@@ -18,8 +18,7 @@ from tensorflow.python.ops import script_ops
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.leaf import BadValueError, Leaf, refuse
-from yogadl._core.spec import Spec
+from yogadl._core.spec import BadValueError, Leaf, Spec, refuse
 from yogadl._sources.sources import NO_RECORDS, ResumableSource, Source
 from yogadl.adapters.tensorflow import _specs as pack
 from yogadl.adapters.tensorflow._graph import Graph

@@ -16,9 +16,18 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from yogadl._core.columns import check_size
-from yogadl._core.leaf import BYTES, NUMPY_DTYPES, BadValueError, Leaf
 from yogadl._core.protocols import Column
-from yogadl._core.spec import Keys, NamedTupleNode, Node, Spec, node_of
+from yogadl._core.spec import (
+    BYTES,
+    NUMPY_DTYPES,
+    BadValueError,
+    Keys,
+    Leaf,
+    NamedTupleNode,
+    Node,
+    Spec,
+    node_of,
+)
 from yogadl._format.columns import HeapValues, as_bytes, shapes_of
 from yogadl._format.table import running_sums
 from yogadl.errors import ConfigurationError, UnsupportedDataError

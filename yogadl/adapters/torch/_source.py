@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import checked_indices
 from yogadl._core.columns import Columns
 from yogadl._core.forms import PLAIN, Forms
-from yogadl._core.leaf import NUMPY_DTYPES, Leaf, dtype_named, refuse
 from yogadl._core.protocols import Column, Indices
-from yogadl._core.spec import Spec
+from yogadl._core.spec import NUMPY_DTYPES, Leaf, Spec, dtype_named, refuse
 from yogadl._dataref import RecordsRef, as_ref
 from yogadl._sources.sources import (
     NO_RECORDS,

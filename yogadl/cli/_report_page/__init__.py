@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from yogadl._core.columns import size_of
 from yogadl._core.key import library_version
-from yogadl._core.leaf import OBJECT, Leaf
 from yogadl._core.protocols import Column, Locality
 from yogadl._core.shown import ValueRenderer, element, lines, names_of, pairs, row_of_field, table, text
+from yogadl._core.spec import OBJECT, Leaf
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import ADOPTED
 from yogadl._format.table import PartTable

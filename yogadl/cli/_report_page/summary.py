@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.json_value import encode
-from yogadl._core.leaf import BYTES, JSON, NUMPY_DTYPES, OBJECT, STR, Leaf
 from yogadl._core.protocols import Column
 from yogadl._core.shown import kind_of
+from yogadl._core.spec import BYTES, JSON, NUMPY_DTYPES, OBJECT, STR, Leaf
 
 # Histograms: the range from the least to the greatest number is divided into equal steps.
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from yogadl._core.forms import EMPTY
 from yogadl._core.key import DatasetKey
-from yogadl._core.leaf import Leaf
-from yogadl._core.spec import Spec
+from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
 from yogadl._format.files import ForeignFile
 from yogadl._format.manifest import ADOPTED, Manifest

@@ -18,9 +18,8 @@ from yogadl._core.arguments import in_words
 from yogadl._core.columns import CHUNK_BYTES, Columns, size_of, widen
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, library_version
-from yogadl._core.leaf import Leaf
 from yogadl._core.progress import Progress, report_to_both
-from yogadl._core.spec import Spec
+from yogadl._core.spec import Leaf, Spec
 from yogadl._format.codec import AUTO_RATIO, LEAST_ROW_BYTES, RAW, SAME, Codec, codecs_of, described
 from yogadl._format.columns import RunHash
 from yogadl._format.layout import SealedPart, join_parts

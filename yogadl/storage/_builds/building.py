@@ -13,7 +13,7 @@ from typing import Any, Final
 from yogadl._core.arguments import in_words
 from yogadl._core.forms import PLAIN, Forms
 from yogadl._core.key import DatasetKey, is_version, new_key
-from yogadl._core.operation import one_operation
+from yogadl._core.process import one_operation
 from yogadl._core.progress import Progress, must_log, showing_progress
 from yogadl._core.protocols import DataRef, RandomAccess, views_of
 from yogadl._core.spec import Spec

@@ -21,9 +21,8 @@ from xxhash import xxh3_64_intdigest
 from yogadl._core.arguments import users_level
 from yogadl._core.columns import CHUNK_BYTES, Columns
 from yogadl._core.key import DatasetKey
-from yogadl._core.leaf import BYTES, OBJECT, Leaf
 from yogadl._core.protocols import Earlier, Int64s
-from yogadl._core.spec import DictNode, Spec
+from yogadl._core.spec import BYTES, OBJECT, DictNode, Leaf, Spec
 from yogadl._format.checks import UNREAD, damage_error
 from yogadl._format.codec import RAW, SAME, ZSTD, Codec, codecs_of, recorded_codecs
 from yogadl._format.columns import ForeignValues, stored_column

@@ -15,8 +15,7 @@ import numpy as np
 
 from yogadl._core.frozen import MANY_DIGITS, parse_json
 from yogadl._core.key import DatasetKey
-from yogadl._core.leaf import OBJECT
-from yogadl._core.spec import Spec
+from yogadl._core.spec import OBJECT, Spec
 from yogadl._format.columns import RunHash, hash_run, stored_column
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.reader import Reader

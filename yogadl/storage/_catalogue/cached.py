@@ -24,9 +24,9 @@ from yogadl.storage._files.folder import Folder, network_file_system
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
     from yogadl._format.fields import BlockPositions
+    from yogadl._format.files import HeldRows, PartFiles
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex
-    from yogadl._format.part_file import HeldRows, PartFiles
     from yogadl._format.rows import Parts, Window
     from yogadl._format.table import PartTable
     from yogadl.storage._files.permitted import Permitted

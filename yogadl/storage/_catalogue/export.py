@@ -14,9 +14,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from yogadl._core.columns import size_of
-from yogadl._core.leaf import OBJECT, Leaf
 from yogadl._core.protocols import Column
-from yogadl._core.spec import Spec
+from yogadl._core.spec import OBJECT, Leaf, Spec
 from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 from yogadl.storage._files.folder import storage_error, sync_folder

@@ -13,10 +13,9 @@ from xxhash import xxh3_64_intdigest
 from yogadl._format.checks import addressed_blocks, damage_error
 from yogadl._format.codec import Decoder
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.files import open_part
+from yogadl._format.files import open_part, read_at, unreadable
 from yogadl._format.layout import FieldIndex, PartIndex, SealedPart, join_parts
 from yogadl._format.manifest import Manifest
-from yogadl._format.part_file import read_at, unreadable
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, MissingDependencyError
 from yogadl.storage import _names

@@ -14,8 +14,7 @@ from typing import Final
 from yogadl._core.frozen import frozen
 from yogadl._core.printable import masked
 from yogadl._foreign.file_reader import FileReader
-from yogadl._format.files import File, FileId, Files, ForeignFile
-from yogadl._format.part_file import read_at
+from yogadl._format.files import File, FileId, Files, ForeignFile, read_at
 from yogadl.errors import ConfigurationError, StorageError
 from yogadl.storage._files.folder import folder_at
 from yogadl.storage._files.listing import EVERYTHING, Pattern, before_wild, entries_below, is_folder, is_wild

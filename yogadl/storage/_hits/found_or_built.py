@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn
 
 from yogadl._core.forms import PLAIN
 from yogadl._core.key import AUTO, DatasetKey
-from yogadl._core.leaf import BadValueError, refuse
 from yogadl._core.protocols import DataRef, RandomAccess, views_of
+from yogadl._core.spec import BadValueError, refuse
 from yogadl._dataref import RecordsRef
 from yogadl._format.columns import RunHash, StoredColumn, fingerprint_of, hash_run, stored_column, widen_by
 from yogadl._provenance.builder import sha256_of_data, sha256_of_function

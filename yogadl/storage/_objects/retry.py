@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from yogadl._core.operation import operation_start_s
-from yogadl._core.process import ProcessLock
+from yogadl._core.process import ProcessLock, operation_start_s
 from yogadl.errors import ConfigurationError, StorageError
 
 _log: Final = logging.getLogger("yogadl")

@@ -24,8 +24,7 @@ from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.planning import ByteSpan
-from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.ranges import ByteSpan, Ranges
 from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError
 
 # The bytes held in memory, if there is no mirror.

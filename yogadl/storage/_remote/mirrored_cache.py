@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from yogadl._core.process import ProcessLock
 from yogadl._core.progress import showing_bytes
-from yogadl._format.files import File, FileId, Files
+from yogadl._format.files import File, FileId, Files, read_at
 from yogadl._format.layout import PartIndex
 from yogadl._format.manifest import Manifest
-from yogadl._format.part_file import read_at
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import in_words
 from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Int64s
-from yogadl._format.files import FileId
+from yogadl._format.files import FileId, HeldRows, PartFiles, PartRemovedError
 from yogadl._format.manifest import Manifest
-from yogadl._format.part_file import HeldRows, PartFiles, PartRemovedError
 from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage._catalogue.parts import read_dictionary
@@ -28,8 +27,7 @@ from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-from yogadl.storage._remote.planning import GAP_BYTES, gap_of
-from yogadl.storage._remote.ranges import Ranges
+from yogadl.storage._remote.ranges import GAP_BYTES, Ranges, gap_of
 from yogadl.storage._remote.requests import PartObjects, Pins, RequestCount, Spending
 
 if TYPE_CHECKING:

@@ -1,29 +1,499 @@
-"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader, compared or not."""
+"""Read byte ranges of a bucket's objects: many at once, and ahead of the reader, compared or not.
+
+`RangePolicy` decides which requests that takes; `Ranges` makes them, and the plan of a stream counts them.
+"""
 
 import itertools
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from yogadl._core.process import PerProcess
+from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
-from yogadl._format.files import FileId
-from yogadl._format.part_file import HeldRows
+from yogadl._format.files import FileId, HeldRows
+from yogadl._format.table import PartTable, running_sums
 from yogadl.errors import CacheFormatError
-from yogadl.storage._remote.planning import (
-    GAP_BYTES,
-    PAGE_BYTES,
-    AnnouncedRanges,
-    RangePolicy,
-    grouped,
-    spans_of,
-)
-from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError, RequestCount
+from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotHeldError, RequestCount
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+
+# Rows closer than this are requested together: the bytes between them cost less than a request.
+GAP_BYTES: Final = 512
+# The same of interleaved fields: between two members of a tar file there may be two headers, and zeros.
+INTERLEAVED_GAP_BYTES: Final = 4 * 512
+# Ranges of blocks with a gap up to this are requested together: between two blocks of the format there may be
+# a header.
+HELD_GAP_BYTES: Final = 2 * 4096
+# The largest range that one request spans: several connections are faster than one.
+MOST_RANGE_BYTES: Final = 8 * 2**20
+# The size of the pages in which small fields are read and kept.
+PAGE_BYTES: Final = 2**16
+# The bytes of compared blocks that are kept for the next batches, beside those requested ahead; the least
+# recently used are dropped first.
+MOST_CHECKED_BYTES: Final = 64 * 2**20
+# The bytes of blocks that are requested ahead of reading, of all fields together. A stream announces 32 MB of
+# records, but if each lies in another block, those blocks may be a hundred times as large.
+AHEAD_BYTES: Final = 32 * 2**20
+# Blocks are requested ahead once there is room for this many bytes of them, in order to merge requests.
+TOGETHER_BYTES: Final = 8 * 2**20
+
+# The most bytes that handles keep; the oldest are dropped first. This is several times the size of one
+# stream's announcement.
+MOST_HELD_BYTES: Final = 128 * 2**20
+
+# A file's number, the position of the first byte, and the position after the last.
+ByteSpan = tuple[FileId, int, int]
+
+
+def full_of(files: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return those of these ranges that have bytes."""
+    if lengths.all():
+        return files, positions, lengths
+    full = lengths > 0
+    return files[full], positions[full], lengths[full]
+
+
+def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
+    """Return these ranges as spans."""
+    return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+
+
+def gap_of(table: PartTable) -> int:
+    """Return the largest gap between ranges of a version that one request spans."""
+    return INTERLEAVED_GAP_BYTES if table.files.are_interleaved else GAP_BYTES
+
+
+def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
+    """Merge spans into ranges to request; return each with the numbers of its spans, in the spans' order."""
+    gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
+    ranges: list[tuple[ByteSpan, list[int]]] = []
+    file, start, stop, members = FileId(-1), 0, 0, list[int]()
+    for number in sorted(range(len(spans)), key=spans.__getitem__):
+        its_file, its_start, its_stop = spans[number]
+        is_near = its_file == file and its_start <= stop + gap_bytes
+        if is_near and (its_stop <= stop or its_stop - start <= MOST_RANGE_BYTES):
+            stop = max(stop, its_stop)
+            members.append(number)
+            continue
+        if members:
+            ranges.append(((file, start, stop), members))
+        file, start, stop, members = its_file, its_start, its_stop, [number]
+    if members:
+        ranges.append(((file, start, stop), members))
+    return sorted(ranges, key=lambda one: min(one[1]))
+
+
+def grouped(blocks: Iterable[int], lengths: Int64s, most_bytes: int) -> Iterator[list[int]]:
+    """Yield groups of blocks, in the same order; a group of several has no more than `most_bytes`."""
+    group, size_bytes = list[int](), 0
+    for block in blocks:
+        length = int(lengths[block])
+        if group and size_bytes + length > most_bytes:
+            yield group
+            group, size_bytes = [], 0
+        group.append(block)
+        size_bytes += length
+    if group:
+        yield group
+
+
+class AnnouncedRanges:
+    """The handle of ranges that were announced: their bytes are kept as long as it lives.
+
+    Args:
+        policy: Requests the ranges.
+
+    Attributes:
+        extents: The ranges, in the order of their announcement.
+        size_bytes: Their size.
+    """
+
+    def __init__(self, policy: "RangePolicy") -> None:
+        self._policy = policy
+        self.extents: dict[Extent, None] = {}
+        self.size_bytes = 0
+
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Begin to read these ranges, in this order."""
+        self._policy.announce_rows(self, files, positions, lengths)
+
+    def keep(self, extent: Extent) -> None:
+        """Keep a range; the caller has the policy's lock."""
+        if extent not in self.extents:
+            self.extents[extent] = None
+            self.size_bytes += extent.size_bytes
+
+    def drop_oldest(self) -> int:
+        """Keep the oldest range no longer, and return its size; the caller has the policy's lock."""
+        extent = next(iter(self.extents))
+        del self.extents[extent]
+        self.size_bytes -= extent.size_bytes
+        return extent.size_bytes
+
+
+def without_repetitions(blocks: Int64s) -> list[int]:
+    """Return these blocks, each once where it follows itself, as it does for rows that lie in it."""
+    found: list[int] = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist()
+    return found
+
+
+class AnnouncedBlocks:
+    """The handle of compared blocks that were announced, which are requested as the reader gets near them.
+
+    Blocks *ahead* are those that were requested for this handle, or were here, and were not read since. The
+    caller has the policy's lock.
+
+    Args:
+        sums: The checksums of the blocks.
+
+    Attributes:
+        ahead_bytes: The size of the blocks ahead.
+    """
+
+    def __init__(self, sums: "Checksums") -> None:
+        self._sums = sums
+        # The blocks of each group that are still to be requested, the next one last, and the number of all.
+        self._waiting: dict[int, tuple[list[int], int]] = {}
+        self._all: set[int] = set()
+        self._ahead: set[int] = set()
+        self.ahead_bytes = 0
+
+    def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Keep nothing: blocks are kept by their use."""
+
+    def expect(self, blocks: Int64s) -> None:
+        """Add blocks of one group, in the order in which they will be read."""
+        new = blocks[
+            np.flatnonzero(np.diff(blocks, prepend=-1))
+        ].tolist()  # rows of a block follow each other
+        group = self._sums.group_of(new[0])
+        waiting = [*reversed(new), *self._waiting.get(group, ((), 0))[0]]
+        self._waiting[group] = waiting, len(waiting)
+        self._all.update(new)
+
+    def has_any(self, blocks: Iterable[int]) -> bool:
+        """Return whether one of these blocks was announced."""
+        return not self._all.isdisjoint(blocks)
+
+    def note_read(self, blocks: Iterable[int]) -> None:
+        """Note that these blocks were read."""
+        for block in self._ahead.intersection(blocks):
+            self._ahead.remove(block)
+            self.ahead_bytes -= int(self._sums.length[block])
+
+    def next_blocks(self, most_bytes: int, read: Collection[int]) -> list[int]:
+        """Return the next blocks to request, up to this size and one more, without those that are being read.
+
+        All groups get equally far.
+        """
+        found = list[int]()
+        while self._waiting and most_bytes > 0:
+            group = max(self._waiting, key=lambda each: len(self._waiting[each][0]) / self._waiting[each][1])
+            waiting, _ = self._waiting[group]
+            block = waiting.pop()
+            if not waiting:
+                del self._waiting[group]
+            if block not in self._ahead and block not in read:
+                self._ahead.add(block)
+                found.append(block)
+                self.ahead_bytes += int(self._sums.length[block])
+                most_bytes -= int(self._sums.length[block])
+        return found
+
+
+class Window(Protocol):
+    """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
+
+    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
+        """Return the range that has these bytes, which begin there if all files were joined."""
+
+    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
+        """Return a new range, which this window keeps."""
+
+
+class _Known:
+    """The ranges that a process has or has requested.
+
+    Attributes:
+        rows: Those that handles keep, by position, if all files were joined.
+        handles: The handles, the oldest first.
+        windows: The windows.
+        pages: The pages or compared blocks, by number; those of small fields are kept.
+        blocks: The handles of compared blocks, the oldest first.
+        sound: The blocks of each range that have their checksums.
+    """
+
+    def __init__(self) -> None:
+        self.rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
+        self.handles: list[weakref.ref[AnnouncedRanges]] = []
+        self.windows: list[weakref.ref[Window]] = []
+        self.pages = Extents()
+        self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
+        self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
+
+    def living_blocks(self) -> list[AnnouncedBlocks]:
+        """Return the handles of compared blocks that are still held."""
+        return [handle for reference in self.blocks if (handle := reference()) is not None]
+
+    def living_windows(self) -> list[Window]:
+        """Return the windows that are still read from."""
+        return [window for reference in self.windows if (window := reference()) is not None]
+
+
+class RangePolicy:
+    """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
+
+    What is announced is requested once for as long as a handle has it. Small fields are read by pages, which
+    are kept. If ranges are compared with their checksums, whole blocks are requested instead, and kept as
+    long as there is room. Safe to use from several threads.
+
+    Args:
+        sizes: The size of each file.
+        gap_bytes: The largest gap between ranges that one request spans.
+        sums: The checksums of the blocks, or ``None`` if ranges are not compared.
+    """
+
+    def __init__(self, sizes: Int64s, gap_bytes: int, sums: "Checksums | None" = None) -> None:
+        self.gap_bytes = gap_bytes
+        self.sizes = sizes
+        self.sums = sums
+        self._lock = ProcessLock()
+        self._known = PerProcess(_Known)  # a forked child has no threads that would read for it
+
+    def _put(self, extent: Extent, *, is_urgent: bool) -> None:
+        """Make a request."""
+        raise NotImplementedError
+
+    @cached_property
+    def _first(self) -> Int64s:
+        """The start of each file, if all files were joined."""
+        return running_sums(self.sizes)
+
+    @cached_property
+    def _pages(self) -> "Pages":
+        """The numbers of all pages."""
+        return Pages(self.sizes)
+
+    @cached_property
+    def _blocks(self) -> "BlockPlaces":
+        """The numbers of all blocks, which are compared."""
+        assert self.sums is not None
+        return BlockPlaces(self.sums)
+
+    def new_held(self) -> "AnnouncedRanges | AnnouncedBlocks":
+        """Return the handle of an announcement."""
+        return AnnouncedRanges(self) if self.sums is None else AnnouncedBlocks(self.sums)
+
+    def keys(self, files: Int64s, positions: Int64s) -> list[int]:
+        """Return the positions that these bytes would have if all files were joined."""
+        keys: list[int] = (self._first[files] + positions).tolist()
+        return keys
+
+    def announce(
+        self, files: Int64s, positions: Int64s, lengths: Int64s, held: HeldRows, *, keeps_pages: bool
+    ) -> None:
+        """Begin to read these ranges, in this order; see `AwayParts`."""
+        files, positions, lengths = full_of(files, positions, lengths)
+        if isinstance(held, AnnouncedBlocks):
+            blocks = self._blocks_of(files, positions, lengths)
+            with self._lock:
+                if keeps_pages:
+                    self._find(np.unique(blocks).tolist(), is_kept=True, is_urgent=False)
+                elif len(blocks):
+                    self._expect(held, blocks)
+        elif keeps_pages:
+            with self._lock:
+                numbers = self._pages.numbers(files, positions, lengths)
+                self._find(numbers, is_kept=True, is_urgent=False)
+        else:
+            held.add(files, positions, lengths)
+
+    def _blocks_of(self, files: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        """Return the block that each of these ranges lies in."""
+        return self._blocks.find(files, positions, lengths)
+
+    def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
+        """Let a handle announce these blocks; reading one of them triggers requests for the next ones."""
+        known = self._known()
+        known.blocks = [weakref.ref(each) for each in known.living_blocks() if each is not held]
+        known.blocks.append(weakref.ref(held))
+        held.expect(blocks)
+
+    def _request_ahead(self, blocks: list[int]) -> None:
+        """Request the blocks that were announced after these, which are being read."""
+        handles = self._known().living_blocks()
+        first = next((number for number, each in enumerate(handles) if each.has_any(blocks)), len(handles))
+        for handle in handles:
+            handle.note_read(blocks)
+        room_bytes = AHEAD_BYTES - sum(handle.ahead_bytes for handle in handles[first:])
+        if room_bytes < min(TOGETHER_BYTES, AHEAD_BYTES):
+            return
+        for handle in handles[first:]:
+            before_bytes = handle.ahead_bytes
+            self._find(handle.next_blocks(room_bytes, blocks), is_kept=False, is_urgent=False)
+            room_bytes -= handle.ahead_bytes - before_bytes
+
+    def announce_rows(self, held: AnnouncedRanges, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Request those of these ranges that no handle has; this one has all of them then."""
+        files, positions, lengths = full_of(files, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
+        with self._lock:
+            self._take(keys, spans, held, is_urgent=False)
+
+    def add_to_window(self, window: Window, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+        """Request those of these ranges that a window does not have, merged into as few as possible."""
+        files, positions, lengths = full_of(files, positions, lengths)
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
+        with self._lock:
+            known = self._known()
+            known.windows = [weakref.ref(each) for each in {*known.living_windows(), window}]
+            missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
+            for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
+                self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
+
+    def _take(
+        self,
+        keys: list[int],
+        spans: Sequence[ByteSpan],
+        held: AnnouncedRanges | None,
+        windows: Sequence[Window] = (),
+        *,
+        is_urgent: bool,
+    ) -> list[Extent]:
+        """Return the range of each of these spans, and request those that neither handles nor windows have.
+
+        `held` keeps them all.
+        """
+        found, rows = dict[int, Extent](), self._known().rows
+        for number, (key, span) in enumerate(zip(keys, spans, strict=True)):
+            extent = rows.get(key)
+            if extent is None or extent.stop < span[2] or extent.has_failed:
+                extent = next(filter(None, (window.find(key, span) for window in windows)), None)
+            if extent is not None:
+                found[number] = extent
+        missing = [number for number in range(len(spans)) if number not in found]
+        for extent, members in self._requested([spans[number] for number in missing], is_urgent=is_urgent):
+            found.update(dict.fromkeys((missing[member] for member in members), extent))
+        extents = [found[number] for number in range(len(spans))]
+        if held is not None:
+            rows.update((keys[number], found[number]) for number in missing)
+            self._keep(extents, held)
+        return extents
+
+    def _keep(self, extents: list[Extent], held: AnnouncedRanges) -> None:
+        """Let a handle keep these ranges; drop the oldest ones that exceed the room, but not its last one."""
+        known = self._known()
+        if not held.extents:
+            known.handles.append(weakref.ref(held))
+        for extent in extents:
+            held.keep(extent)
+        known.handles = [handle for handle in known.handles if handle() is not None]
+        handles = [handle for reference in known.handles if (handle := reference()) is not None]
+        size_bytes = sum(handle.size_bytes for handle in handles)
+        for handle in handles:
+            while size_bytes > MOST_HELD_BYTES and len(handle.extents) > (handle is held):
+                size_bytes -= handle.drop_oldest()
+
+    def _find(
+        self, numbers: list[int], *, is_kept: bool, is_urgent: bool
+    ) -> tuple[dict[int, Extent], set[int]]:
+        """Return the range of each of these pages or blocks, and request those that are not here.
+
+        Return which ones were requested, too. Blocks that are not kept are dropped for room.
+        """
+        pages, numbering = self._known().pages, self._pages if self.sums is None else self._blocks
+        found = {number: page for number in numbers if (page := pages.get(number)) is not None}
+        missing = [number for number in numbers if number not in found]
+        for extent, members in self._requested(numbering.spans(missing), is_urgent=is_urgent):
+            new = {missing[member] for member in members}
+            pages.put(new, extent, is_kept=is_kept)
+            found.update(dict.fromkeys(new, extent))
+        if not is_kept:
+            pages.renew(numbers)
+            ahead_bytes = sum(handle.ahead_bytes for handle in self._known().living_blocks())
+            pages.shrink(MOST_CHECKED_BYTES + ahead_bytes)
+        return found, set(missing)
+
+    def _requested(self, spans: Sequence[ByteSpan], *, is_urgent: bool) -> list[tuple[Extent, list[int]]]:
+        """Request these spans; return each range, and the numbers of the spans in it."""
+        requested = [(Extent(*span), members) for span, members in merged(spans, self.gap_bytes)]
+        for extent, _ in reversed(requested) if is_urgent else requested:
+            self._put(extent, is_urgent=is_urgent)
+        return requested
+
+
+class Pages:
+    """The pages of a cache, numbered in one sequence through all files.
+
+    Args:
+        sizes: The size of each file.
+
+    Attributes:
+        first: The number of each file's first page.
+    """
+
+    def __init__(self, sizes: Int64s) -> None:
+        self._sizes = sizes
+        self.first = running_sums(-(-sizes // PAGE_BYTES))
+
+    def numbers(self, files: Int64s, positions: Int64s, lengths: Int64s) -> list[int]:
+        """Return the numbers of the pages that these ranges lie in, each once."""
+        first = self.first[files] + positions // PAGE_BYTES
+        last = self.first[files] + (positions + lengths - 1) // PAGE_BYTES
+        numbers: list[int] = np.unique(np.concatenate([first, last])).tolist()
+        return numbers
+
+    def spans(self, numbers: list[int]) -> list[ByteSpan]:
+        """Return the bytes of these pages."""
+        new = np.array(numbers, np.int64)
+        files = np.searchsorted(self.first, new, side="right") - 1
+        starts = (new - self.first[files]) * PAGE_BYTES
+        lengths = np.minimum(PAGE_BYTES, self._sizes[files] - starts)
+        return spans_of(files, starts, lengths)
+
+
+class BlockPlaces:
+    """The blocks of a cache by position, to find the block that a range lies in.
+
+    Args:
+        sums: The checksums of the cache.
+    """
+
+    def __init__(self, sums: "Checksums") -> None:
+        self._sums = sums
+        self._first = running_sums(sums.table.files.sizes)  # the start of each file if all were joined
+        keys = self._first[sums.file] + sums.position
+        full = np.flatnonzero(sums.length)
+        self._blocks = full[np.argsort(keys[full])]
+        self._keys = keys[self._blocks]
+
+    def find(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> Int64s:
+        """Return the block of each of these ranges, which are not empty.
+
+        Raises:
+            CacheFormatError: if a range lies in no block, or in several.
+        """
+        sums, blocks = self._sums, self.blocks_at(parts, positions)
+        ends = sums.position[blocks] + sums.length[blocks]
+        is_inside = (sums.file[blocks] == parts) & (sums.position[blocks] <= positions)
+        if not (is_inside & (positions + lengths <= ends)).all():
+            raise CacheFormatError("a range is not within one block; build the dataset again")
+        return blocks
+
+    def blocks_at(self, parts: Int64s, positions: Int64s) -> Int64s:
+        """Return the last block that begins at or before each of these positions, if there is one."""
+        places = np.searchsorted(self._keys, self._first[parts] + positions, side="right") - 1
+        return self._blocks[places]
+
+    def spans(self, blocks: list[int]) -> list[ByteSpan]:
+        """Return the bytes of these blocks."""
+        numbers, sums = np.array(blocks, np.int64), self._sums
+        return spans_of(sums.file[numbers], sums.position[numbers], sums.length[numbers])
+
 
 # A request mostly waits: for 5,000 a second from a store that takes 10 ms, this many threads are needed.
 _THREADS: Final = 64

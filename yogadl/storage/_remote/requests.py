@@ -19,12 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
-from yogadl._core.operation import one_operation, operation_start_s
-from yogadl._core.process import PerProcess, ProcessLock
+from yogadl._core.process import PerProcess, ProcessLock, call_into, one_operation, operation_start_s
 from yogadl._core.protocols import Prices
 from yogadl._format.files import FileId, Files
 from yogadl._format.table import ArrayFile, PartTable
-from yogadl._workers.serial import call_into
 from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, SpendingError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
@@ -112,12 +110,14 @@ class Extents:
 
     Attributes:
         size_bytes: The size of all extents that may be dropped.
+        has_dropped: Whether an extent was dropped for room.
     """
 
     def __init__(self) -> None:
         self._extents: dict[int, Extent] = {}
         self._keys: dict[Extent, set[int]] = {}  # of each that may be dropped, in the order of dropping
         self.size_bytes = 0
+        self.has_dropped = False
 
     def __len__(self) -> int:
         return len(self._extents)
@@ -167,6 +167,7 @@ class Extents:
     def shrink(self, most_bytes: int) -> None:
         """Drop extents that exceed this room."""
         while self.size_bytes > most_bytes:
+            self.has_dropped = True
             self._drop(next(iter(self._keys)))
 
     def _drop(self, extent: Extent) -> None:
