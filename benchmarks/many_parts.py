@@ -22,7 +22,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.layout import SealedPart, join_parts
 from yogadl._format.manifest import read_manifest
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import open_table, read_sealed
+from yogadl.storage._catalogue.cached import open_table, read_sealed
 from yogadl.storage._files.folder import Folder
 
 PARTS = 100_000

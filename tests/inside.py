@@ -121,7 +121,7 @@ yogadl.storage _names
 yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
-yogadl.storage._files.local_bucket LocalBucket
+yogadl.storage._files.folder LocalBucket
 yogadl.storage._remote.urls open_bucket
 yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
 yogadl.storage._objects.retry UnreachableError
@@ -150,7 +150,7 @@ yogadl.storage._remote.partial_file PartialFile
 yogadl.storage._remote.download Download download_all upload
 yogadl.storage._files.folder file_system_of is_network network_file_system
 yogadl.storage._builds.partitions Partitions
-yogadl.storage._catalogue.parts PartPaths open_table read_index table_to_read
+yogadl.storage._catalogue.cached PartPaths open_table read_index table_to_read
 yogadl.storage._remote.ranges INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOST_RANGE_BYTES PAGE_BYTES
 yogadl.storage._remote.ranges AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
@@ -233,7 +233,7 @@ yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_ME
 yogadl.storage._remote.download _FEW_RANGE_BYTES _LEAST_RANGE_BYTES _MOST_RANGE_BYTES _WRITE_BYTES
 yogadl.storage._remote.download _STALL_S
 yogadl.storage._files.folder _MOUNTINFO
-yogadl.storage._catalogue.parts LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
+yogadl.storage._catalogue.cached LARGE_TABLE_BYTES MAX_DICTIONARY_BYTES
 yogadl._format.codec _DICTIONARY_BYTES _TRAINED_BYTES _TRAINED_VALUES
 yogadl.storage._builds.dictionaries TRAINING_S=_SAMPLE_S
 yogadl._format.writer AUTO_BYTES CODEC_SAMPLE_BYTES=SAMPLE_BYTES SAMPLE_RECORDS

@@ -42,7 +42,7 @@ SCALED = {
     "_stream.items.MOST_BYTES": 5_859,
     "_stream.items.PAIR_BYTES": 976,
     "_stream.items.RECORDS_BYTES": 3_907,
-    "storage._builds.receipts._SAMPLED_BYTES": 2**12,
+    "storage._builds.build._SAMPLED_BYTES": 2**12,
 }
 
 

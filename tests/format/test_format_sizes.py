@@ -58,7 +58,7 @@ OF_RECORDS = [
     "_stream.items.TOGETHER",
     "_stream.items.UNLOCKED_RECORDS",
     "_stream.run.INDICES_PER_CHUNK",
-    "storage._builds.receipts._SAMPLED_RECORDS",
+    "storage._builds.build._SAMPLED_RECORDS",
 ]
 # Where the number of parts or blocks does: made this small, and crossed by more parts.
 OF_PARTS = {
@@ -321,9 +321,9 @@ class Stopping:
 
 @pytest.mark.usefixtures("scale")
 @pytest.mark.parametrize("kind", [*VARYING_KINDS, "fixed"])
-@pytest.mark.parametrize("limit", limits(["storage._builds.receipts._SAMPLED_BYTES"]))
+@pytest.mark.parametrize("limit", limits(["storage._builds.build._SAMPLED_BYTES"]))
 def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tmp_path, limit, kind):
-    count = constant("storage._builds.receipts._SAMPLED_RECORDS")
+    count = constant("storage._builds.build._SAMPLED_RECORDS")
     ways = {str(size): [size] * 12 * count for size in around(limit // count)}
     if kind != "fixed":
         ways = {"mixed": arrangements([*around(limit), *around(limit // count)])["large ones first"]} | ways
@@ -505,7 +505,7 @@ def size_constants():
             "storage._remote.planning",
             "storage._remote.ranges",
             "storage._builds.shares",
-            "storage._builds.receipts",
+            "storage._builds.build",
             "storage._builds.executors",
             "storage._catalogue.export",
         )

@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -266,6 +266,7 @@ class Parts:
         self.mapped = min(table.files.mappable, MAX_MAPPED_PARTS) if maps else 0
         self.are_all_mappable = self.mapped == table.files.mappable
         self._files = files
+        self._addressed = slice(len(table.files) - len(table.files.addressed), None)
         # When the inode of each local foreign file was changed last, as this reader saw it first. It finds a
         # file that was given its old time of change.
         self._ctime_ns: dict[FileId, int] = {}
@@ -281,7 +282,11 @@ class Parts:
         self._part_records = int(counts[0]) if is_even else 0
         self.remap_after_pages = _REMAP_AFTER_PAGES if int(self.sizes.sum()) > _REMAP_CACHE_BYTES else 0
         self._touched_pages = 0
-        self.decoders = Decoders(table.dictionaries, files.dictionary)
+
+    @cached_property
+    def decoders(self) -> Decoders:
+        """What decodes compressed values."""
+        return Decoders(self.table.dictionaries, self._files.dictionary)
 
     def rows(self, indices: Int64s, held: HeldRows | None = None) -> "StoredRows":
         """Return the rows of one batch, which are read through the current window."""
@@ -427,7 +432,7 @@ class Parts:
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
         """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
-        if self.away is not None and self.table.files.any_addressed(self.away.are_away):
+        if self.away is not None and self.away.are_away[self._addressed].any():
             return np.ones(len(parts), bool)
         return self.are_away(parts)
 

@@ -28,7 +28,7 @@ from yogadl.cli._output import (
 )
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
 from yogadl.storage import CacheStorage, DatasetInfo, FieldSizes, LoggedVersion, TagMove
-from yogadl.storage._catalogue.parts import open_table
+from yogadl.storage._catalogue.cached import open_table
 
 if TYPE_CHECKING:
     from yogadl.storage import Unfinished

@@ -24,7 +24,7 @@ from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._builds.publish import clear_attempt, pin_parts, read_published
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.parts import open_table, part_files, read_dictionary
+from yogadl.storage._catalogue.cached import open_table, part_files, read_dictionary
 from yogadl.storage._catalogue.selections import missing_selections
 from yogadl.storage._files.folder import Folder, network_file_system, translated
 from yogadl.storage._files.permitted import Permitted, local_place

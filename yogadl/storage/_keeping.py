@@ -28,7 +28,7 @@ from yogadl.errors import (
 )
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
-from yogadl.storage._catalogue.parts import open_table, part_files
+from yogadl.storage._catalogue.cached import open_table, part_files
 from yogadl.storage._catalogue.tags import (
     TagMove,
     check_tag,

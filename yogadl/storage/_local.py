@@ -18,14 +18,15 @@ from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePo
 from yogadl.storage._catalogue.cached import (
     REMEDY,
     Opener,
+    PartPaths,
     Published,
     can_map,
     checksums,
     new_reader,
+    read_index,
     table_of_whole,
 )
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import PartPaths, read_index
 from yogadl.storage._files.folder import Folder, network_file_system, storage_error
 from yogadl.storage._files.root import Root
 

@@ -159,7 +159,7 @@ class ReadingStorage:
 
     def _sizes_in_order(self, manifest: Manifest) -> list[FieldSizes]:
         """Return the sizes of each field, in the order of the fields, whose names may be equal."""
-        from yogadl.storage._catalogue.parts import open_table
+        from yogadl.storage._catalogue.cached import open_table
 
         table = open_table(self._backend.root, manifest)
         if not len(table):

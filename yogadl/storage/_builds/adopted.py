@@ -21,15 +21,13 @@ from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 from yogadl.storage._builds.adopted_files import checked_paths, format_named, format_of, listed_files
-from yogadl.storage._builds.build import PlannedBuild, content_of
+from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content, read_published
-from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._catalogue.cached import Published
-from yogadl.storage._catalogue.parts import open_table
+from yogadl.storage._catalogue.cached import Published, open_table
 from yogadl.storage._files.permitted import Permitted
 
 # Files are adopted in groups, each by one task: of about this many groups, and of groups of such sizes.

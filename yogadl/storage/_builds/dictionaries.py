@@ -13,10 +13,11 @@ from yogadl._format.writer import SAMPLE_BYTES
 from yogadl._sources.partitioned import PartitionedSource
 from yogadl._sources.sources import ResumableSource, SelfWritingSource, Source
 from yogadl.storage import _names
-from yogadl.storage._builds.receipts import DICTIONARY
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")
+
+DICTIONARY: Final = ".trained"  # the suffix of a file with the dictionary of a field
 
 # A source that can be read from anywhere is sampled at this many places: records near each other are alike.
 _PLACES: Final = 32

@@ -17,11 +17,10 @@ from yogadl._workers.messages import pickled
 from yogadl._workers.processes import worker_pool
 from yogadl.errors import ConfigurationError, WorkerDiedError
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, Writing
+from yogadl.storage._builds.build import Build, Receipt, Writing, WrittenParts
 from yogadl.storage._builds.options import ENGINES
 from yogadl.storage._builds.partitions import InPartitions
 from yogadl.storage._builds.publish import put_aside
-from yogadl.storage._builds.receipts import Receipt, WrittenParts
 from yogadl.storage._catalogue.backend import BuildExclusion
 
 _log = logging.getLogger("yogadl")

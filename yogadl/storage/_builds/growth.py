@@ -39,16 +39,14 @@ from yogadl.errors import (
     DatasetNotFoundError,
     UnsupportedDataError,
 )
-from yogadl.storage._builds.build import PlannedBuild, content_of, describe_machine
+from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of, describe_machine
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.left_out import refuse_other_metadata
 from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import Content, read_published
-from yogadl.storage._builds.receipts import Receipt
 from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._catalogue.cached import Published
+from yogadl.storage._catalogue.cached import Published, open_table, read_dictionary, read_index, require_named
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_index, require_named
 from yogadl.storage._files.root import Root
 
 _log = logging.getLogger("yogadl")

@@ -10,8 +10,8 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.manifest import LEFT_OUT, MAX_METADATA_BYTES
 from yogadl._sources.sources import RecordsSource, Source
 from yogadl.errors import CacheFormatError, ConfigurationError
+from yogadl.storage._builds.build import WrittenParts
 from yogadl.storage._builds.publish import Content
-from yogadl.storage._builds.receipts import WrittenParts
 
 # The most records that are listed, and the most characters of each reason.
 MOST_LISTED: Final = 1000

@@ -28,11 +28,19 @@ from yogadl.errors import (
     UnsupportedDataError,
 )
 from yogadl.storage import _names
-from yogadl.storage._builds.build import Build, PartOptions, content_of, describe_machine, require_like
+from yogadl.storage._builds.build import (
+    Build,
+    PartOptions,
+    Receipt,
+    WrittenParts,
+    content_of,
+    describe_machine,
+    have_same_records,
+    require_like,
+)
 from yogadl.storage._builds.dictionaries import Dictionaries
 from yogadl.storage._builds.left_out import LeftOut, refuse_other_metadata, with_metadata
 from yogadl.storage._builds.publish import put_aside
-from yogadl.storage._builds.receipts import Receipt, WrittenParts, have_same_records
 from yogadl.storage._builds.shares import RangeShare, Share
 from yogadl.storage._keeping import clear_unresumable
 from yogadl.storage._leases.locks import exclusive_build

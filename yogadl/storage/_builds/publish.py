@@ -20,8 +20,7 @@ from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion
-from yogadl.storage._catalogue.cached import Published
-from yogadl.storage._catalogue.parts import open_table
+from yogadl.storage._catalogue.cached import Published, open_table
 from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._keeping import replace
 from yogadl.storage._objects.bucket import Bucket, ReplacedError

@@ -10,8 +10,8 @@ from yogadl._format.codec import RAW, ZSTD, codec_in_words
 from yogadl._format.manifest import ADOPTED, CODEC, Manifest
 from yogadl._provenance.difference import Difference, differences, ingredients_in, shown, texts_in
 from yogadl.errors import CacheFormatError, DatasetNotFoundError
+from yogadl.storage._catalogue.cached import file_sizes, open_table
 from yogadl.storage._catalogue.catalogue import Catalogue
-from yogadl.storage._catalogue.parts import file_sizes, open_table
 from yogadl.storage._catalogue.tags import TagMove, current_tags, moves_of_tags
 
 

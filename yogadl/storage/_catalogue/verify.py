@@ -19,8 +19,7 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, MissingDependencyError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.cached import REMEDY
-from yogadl.storage._catalogue.parts import open_table, read_dictionary, read_sealed, require_named
+from yogadl.storage._catalogue.cached import REMEDY, open_table, read_dictionary, read_sealed, require_named
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from yogadl._format.files import SUFFIXES
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import file_sizes, part_files
+from yogadl.storage._catalogue.cached import file_sizes, part_files
 from yogadl.storage._files.folder import Folder, file_system, network_file_system, storage_error
 from yogadl.storage._files.locks import is_free, locked
 from yogadl.storage._remote.partial_file import names_of, remove_abandoned

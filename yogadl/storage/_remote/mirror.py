@@ -24,8 +24,7 @@ from yogadl._core.process import ProcessLock
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.cached import Published, can_map
-from yogadl.storage._catalogue.parts import are_whole, open_table
+from yogadl.storage._catalogue.cached import Published, are_whole, can_map, open_table
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import Folder, made_folder, translated
 from yogadl.storage._files.locks import scratch_folder, sweep

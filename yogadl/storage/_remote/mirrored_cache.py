@@ -22,7 +22,7 @@ from yogadl._format.manifest import Manifest
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.parts import read_dictionary, read_index, table_to_read
+from yogadl.storage._catalogue.cached import read_dictionary, read_index, table_to_read
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import open_lock, try_lock, wait_for_lock

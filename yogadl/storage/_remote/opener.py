@@ -12,8 +12,15 @@ from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
 from yogadl.errors import CredentialsError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.cached import REMEDY, Published, can_map, checksums, new_reader
-from yogadl.storage._catalogue.parts import read_index, table_to_read
+from yogadl.storage._catalogue.cached import (
+    REMEDY,
+    Published,
+    can_map,
+    checksums,
+    new_reader,
+    read_index,
+    table_to_read,
+)
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket, OfflineError

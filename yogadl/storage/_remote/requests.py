@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -458,6 +458,7 @@ Uint64s = NDArray[np.uint64]
 
 # The pin of an object whose tag is unknown.
 UNKNOWN: Final = 0
+_KNOWN_OBJECTS: Final = 1024  # whose names are not made again for each request
 # The bytes that a file of pins may have beside its hashes.
 _MOST_HEADER_BYTES: Final = 4096
 
@@ -519,6 +520,11 @@ class Pins:
         return is_right
 
 
+def _object_of(dataset_id: str, files: Files, file: FileId) -> tuple[str, int]:
+    """Return the name of a file's object, and its size."""
+    return _names.file_of(dataset_id, files[file]), files[file].size_bytes
+
+
 class PartObjects:
     """Fetches ranges of a cache's own files, each checked to be of the object that was published.
 
@@ -536,11 +542,10 @@ class PartObjects:
         self, bucket: Bucket, dataset_id: str, files: Files, count: RequestCount, pins: Pins | None = None
     ) -> None:
         self._bucket = bucket
-        self._id = dataset_id
-        self._files = files
         self._count = count
         self._pins = pins
         self._comparing_lock = ProcessLock()
+        self._object = lru_cache(_KNOWN_OBJECTS)(partial(_object_of, dataset_id, files))
         self._tags = PerProcess[dict[FileId, str]](dict)
 
     def fetch(self, file: FileId, position: int, length: int) -> bytes | memoryview:
@@ -550,8 +555,8 @@ class PartObjects:
             CacheFormatError: if the store lacks the object, or has another one.
             StorageError: if the store does not answer, or loses bytes.
         """
-        bucket, size_bytes, tags = self._bucket, self._files[file].size_bytes, self._tags()
-        name, tag = _names.file_of(self._id, self._files[file]), tags.get(file)
+        bucket, tags, (name, size_bytes) = self._bucket, self._tags(), self._object(file)
+        tag = tags.get(file)
         piece = bucket.fetch_range(name, position, position + length, tag=tag)
         if piece is None:
             raise CacheFormatError(
@@ -585,7 +590,7 @@ class PartObjects:
             if is_right is None:
                 self._count.take_request()
                 is_right = self._pins.compare_object(file, tag)
-                self._count.add_answer(self._files[file].size_bytes)
+                self._count.add_answer(self._object(file)[1])
         if not is_right:
             raise ReplacedError(
                 errno.ESTALE,
