@@ -10,7 +10,7 @@ from typing import Any
 # A module, and what it has; `NAME=GIVEN` where two modules give the same name.
 NAMES = """
 yogadl.storage._builds _build=build _engines=executors _shares=shares adopted
-yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=parts _tags=tags
+yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=cached _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
 yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
@@ -121,7 +121,7 @@ yogadl.storage _names
 yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
-yogadl.storage._files.folder LocalBucket
+yogadl.storage._files.local_bucket LocalBucket
 yogadl.storage._remote.urls open_bucket
 yogadl.storage._objects.retry Attempts PROGRESS_BYTES Retrier RetryPolicy TransientError UnavailableError
 yogadl.storage._objects.retry UnreachableError

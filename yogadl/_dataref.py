@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, Supports
 import numpy as np
 
 from yogadl._core.arguments import as_array, bool_argument, checked_indices, explains_names, int_argument
-from yogadl._core.forms import forms_of
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
@@ -642,6 +641,7 @@ def from_source(
         >>> [len(tokens) for tokens in ref.gather([0, 4])["tokens"]]
         [1, 5]
     """
-    from yogadl._views.records import SourceRecords  # not imported for reading a cache
+    from yogadl._core.forms import forms_of  # not imported for reading a cache
+    from yogadl._views.records import SourceRecords
 
     return RecordsRef(SourceRecords(data, fingerprint, spec, forms_of(json, missing, spec)))

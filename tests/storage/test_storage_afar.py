@@ -439,7 +439,7 @@ def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monke
 
 _BEGIN = """
 import os, sys, threading, time, yogadl
-from yogadl.storage._files.folder import LocalBucket
+from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._remote import filling, mirrored_cache, opener as _remote_opening, requests as _threads
 from yogadl.storage._remote.mirrored_cache import MirroredCache
 _remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0

@@ -477,7 +477,7 @@ def test_any_tree_of_arrays_comes_back(ref):
 
 
 SMALLER = {
-    "_core.columns.JOINED_BYTES": 2**6,
+    "_core.memory.JOINED_BYTES": 2**6,
     "_stream.transport._SMALL_BYTES": 2**8,
     "_stream.workers._CHUNK_BYTES": 2**11,
     "_stream.items.RECORDS_BYTES": 2**11,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from yogadl._core.advice import difference, fill_of, none_problem, of_continuing, of_function, of_storing
 from yogadl._core.json_value import PLAIN_TYPES, JsonText, decode
-from yogadl._core.protocols import Memory
 from yogadl._core.spec import (
     BYTES,
     JSON,
@@ -596,51 +595,6 @@ def _list_to_strings(leaf: Leaf, position: int, value: list[Any]) -> NDArray[Any
     if dtype:
         found[:] = flat
     return found.reshape(shape)
-
-
-# Strings of this mean length or more are joined in memory, where that is possible; shorter ones are copied as
-# fast one by one (benchmarks/workers.py).
-JOINED_BYTES: Final = 4096
-
-
-class JoinedValues(Sequence[Any]):
-    """A column of bytes or str, back to back in one array. Values are made when they are asked for.
-
-    Args:
-        data: The bytes of all values; str as UTF-8.
-        ends: The end of each value in `data`.
-        is_text: Whether the values are str.
-    """
-
-    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], is_text: bool = False) -> None:
-        self.data, self.ends, self.is_text = data, ends, is_text
-
-    @staticmethod
-    def of(values: Sequence[Any], memory: Memory) -> "JoinedValues":
-        """Return values, all bytes or all str, in an array of `memory`."""
-        is_text = isinstance(values[0], str)
-        encoded = [value.encode("utf-8", "surrogatepass") for value in values] if is_text else values
-        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-        data = memory.array((int(ends[-1]),), np.dtype(np.uint8))
-        np.concatenate([np.frombuffer(value, np.uint8) for value in encoded], out=data)
-        return JoinedValues(data, ends, is_text)
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, chosen: Any) -> Any:
-        """Return a value, or a list of values for a slice."""
-        numbers = range(len(self))[chosen]
-        if not isinstance(numbers, range):
-            return self[numbers : numbers + 1][0]
-        memory, ends = self.data.data, [0, *self.ends.tolist()]
-        pieces = [memory[ends[number] : ends[number + 1]] for number in numbers]
-        if self.is_text:
-            return [str(piece, "utf-8", "surrogatepass") for piece in pieces]
-        return [piece.tobytes() for piece in pieces]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self[:])
 
 
 def widen(leaf: Leaf, shape: Shape | None) -> Leaf:

@@ -6,11 +6,13 @@ import mmap
 import os
 import weakref
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._core.protocols import Memory
 from yogadl.errors import ConfigurationError
 
 # glibc maps arrays of 32 MiB and more anew each time; this is just below.
@@ -177,3 +179,48 @@ class _Mapping:
             "typestr": "|u1",
             "version": 3,
         }
+
+
+# Strings of this mean length or more are joined in memory, where that is possible; shorter ones are copied as
+# fast one by one (benchmarks/workers.py).
+JOINED_BYTES: Final = 4096
+
+
+class JoinedValues(Sequence[Any]):
+    """A column of bytes or str, back to back in one array. Values are made when they are asked for.
+
+    Args:
+        data: The bytes of all values; str as UTF-8.
+        ends: The end of each value in `data`.
+        is_text: Whether the values are str.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.int64], is_text: bool = False) -> None:
+        self.data, self.ends, self.is_text = data, ends, is_text
+
+    @staticmethod
+    def of(values: Sequence[Any], memory: Memory) -> "JoinedValues":
+        """Return values, all bytes or all str, in an array of `memory`."""
+        is_text = isinstance(values[0], str)
+        encoded = [value.encode("utf-8", "surrogatepass") for value in values] if is_text else values
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        data = memory.array((int(ends[-1]),), np.dtype(np.uint8))
+        np.concatenate([np.frombuffer(value, np.uint8) for value in encoded], out=data)
+        return JoinedValues(data, ends, is_text)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        """Return a value, or a list of values for a slice."""
+        numbers = range(len(self))[chosen]
+        if not isinstance(numbers, range):
+            return self[numbers : numbers + 1][0]
+        memory, ends = self.data.data, [0, *self.ends.tolist()]
+        pieces = [memory[ends[number] : ends[number + 1]] for number in numbers]
+        if self.is_text:
+            return [str(piece, "utf-8", "surrogatepass") for piece in pieces]
+        return [piece.tobytes() for piece in pieces]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self[:])

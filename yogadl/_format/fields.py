@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.columns import JOINED_BYTES, JoinedValues
-from yogadl._core.json_value import decode_all, decode_foreign
+from yogadl._core.memory import JOINED_BYTES, JoinedValues
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._format.codec import MOST_RATIO
@@ -586,6 +585,8 @@ class VaryingField:
             return [pickle.loads(value) for value in data]
         try:
             if leaf.dtype == JSON:
+                from yogadl._core.json_value import decode_all, decode_foreign
+
                 return decode_all(data) if not self._has_foreign else list(map(decode_foreign, data))
             if not shapes.shape[1] and leaf.dtype == BYTES:
                 return list(map(bytes, data))

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.columns import JOINED_BYTES, JoinedValues
-from yogadl._core.memory import map_descriptor, settle_allocator
+from yogadl._core.memory import JOINED_BYTES, JoinedValues, map_descriptor, settle_allocator
 from yogadl._core.process import one_operation
 from yogadl._core.protocols import Announced, Column
 from yogadl._core.spec import dtype_named

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.json_value import each_its_own
 from yogadl._core.protocols import (
     Announced,
     Column,
@@ -391,6 +390,8 @@ class MadeRecords(View, ComposedRecords):
                 elif isinstance(column, np.ndarray):
                     found[number] = column[which]
                 elif self.parent.spec.fields[number].leaf.dtype == JSON:
+                    from yogadl._core.json_value import each_its_own  # other records do not need it
+
                     found[number] = each_its_own(column, which.tolist())
                 else:
                     found[number] = [column[place] for place in which.tolist()]

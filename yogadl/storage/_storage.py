@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
 from yogadl._core.arguments import bool_argument, explains_names
-from yogadl._core.forms import forms_of
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.protocols import Storage
 from yogadl._dataref import RecordsRef
@@ -616,6 +615,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             missing: As for `submit`.
             spec: As for `submit`.
         """
+        from yogadl._core.forms import forms_of
         from yogadl.storage._builds.building import begin_build
 
         key = new_key(dataset_id, dataset_version)

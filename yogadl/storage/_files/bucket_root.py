@@ -15,7 +15,8 @@ from typing import Any, Final
 from yogadl._format.manifest import MAX_MANIFEST_BYTES
 from yogadl.errors import StorageError
 from yogadl.storage import _names
-from yogadl.storage._files.folder import Folder, LocalBucket
+from yogadl.storage._files.folder import Folder
+from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._files.root import MAX_READ_BYTES, Entry, Promises, Root, too_large
 from yogadl.storage._objects.bucket import Bucket, Object
 

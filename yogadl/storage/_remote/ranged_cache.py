@@ -21,7 +21,8 @@ from yogadl._format.table import PartTable
 from yogadl.errors import StorageError
 from yogadl.storage._catalogue.cached import read_dictionary
 from yogadl.storage._files.bucket_root import BucketRoot
-from yogadl.storage._files.folder import FULL, LocalBucket
+from yogadl.storage._files.folder import FULL
+from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore

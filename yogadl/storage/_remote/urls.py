@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from yogadl._core.printable import masked
 from yogadl.errors import ConfigurationError
-from yogadl.storage._files.folder import LocalBucket, folder_at
+from yogadl.storage._files.folder import folder_at
+from yogadl.storage._files.local_bucket import LocalBucket
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.gcs import GCSBucket
 from yogadl.storage._objects.s3 import S3Bucket
