@@ -13,7 +13,7 @@ yogadl.storage._builds _build=build _engines=executors _shares=shares adopted
 yogadl.storage._catalogue _catalogue=catalogue _export=export _parts=cached _tags=tags
 yogadl.storage._files _folder=folder local=local_bucket
 yogadl.storage._objects bucket obstore_ranges
-yogadl.storage._remote _held=held_ranges _ranges=ranges _remote_opening=opener
+yogadl.storage._remote _held=held_ranges _remote_opening=opener
 yogadl.storage._remote eviction location=eviction mirrored_cache partial_file receive=download
 yogadl.storage._remote transfer=download
 yogadl._views _chain=functions _stages=stages _filter=chosen
@@ -93,7 +93,7 @@ yogadl._sources.sources ArraysSource ItemsSource IterableSource RecordsSource So
 yogadl._core.spec DictNode MAX_FIELDS SequenceNode Spec
 yogadl._views.shares SPLIT_TAG _CHUNK_RECORDS numbers_of_values split_split=split
 yogadl._order.draw sampled whole_weights
-yogadl._stream Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=prefetch
+yogadl._stream Cut NumberedBatches Point RecordStream Run Shard Span iterator run stats=recipe
 yogadl._stream walk
 yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
@@ -162,7 +162,7 @@ yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
 yogadl.storage._remote.requests PartObjects RequestCount Spending
 yogadl.storage._remote.requests DaemonThreads end_all_threads=_end_all
-yogadl._core.process SerialExecutor call_into
+yogadl._workers.serial SerialExecutor call_into
 yogadl.storage._objects.store_bucket ResumedRead
 """
 # The same of constants; tests name them without an underscore in front.

@@ -478,7 +478,7 @@ def test_any_tree_of_arrays_comes_back(ref):
 
 SMALLER = {
     "_core.memory.JOINED_BYTES": 2**6,
-    "_stream.transport._SMALL_BYTES": 2**8,
+    "_stream.worker._SMALL_BYTES": 2**8,
     "_stream.workers._CHUNK_BYTES": 2**11,
     "_stream.items.RECORDS_BYTES": 2**11,
 }

@@ -80,11 +80,6 @@ def is_dataset_id(name: str) -> bool:
 is_version = is_dataset_id  # the same rules
 
 
-def is_hash(name: str, digits: int) -> bool:
-    """Return whether a name is a hash of `digits` hexadecimal digits."""
-    return len(name) == digits and not name.strip("0123456789abcdef")
-
-
 def check_name(what: str, name: object) -> None:
     """Refuse a name that can't be used in a path.
 

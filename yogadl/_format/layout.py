@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._core.key import is_hash
 from yogadl._core.protocols import Int64s
 from yogadl._core.spec import MAX_DIMENSIONS
 from yogadl._format.codec import CODECS, RAW
@@ -26,6 +25,7 @@ from yogadl._format.table import (
     PartTable,
     are_in_range,
     have_room,
+    is_hash,
     running_sums,
 )
 from yogadl.errors import CacheFormatError

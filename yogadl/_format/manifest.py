@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from yogadl._core.frozen import MANY_DIGITS, frozen, has_many_values, parse_json
-from yogadl._core.key import DatasetKey, is_hash, is_version
+from yogadl._core.key import DatasetKey, is_version
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import JSON, OBJECT, Spec
 from yogadl._format.codec import CODECS, RAW
@@ -17,6 +17,7 @@ from yogadl._format.table import (
     LEAST_PAGE_BYTES,
     MAX_CACHE_BYTES,
     MAX_RECORDS,
+    is_hash,
     most_table_bytes,
 )
 from yogadl.errors import CacheFormatError, ConfigurationError

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from yogadl._core.process import SerialExecutor
 from yogadl._core.spec import Leaf
 from yogadl._format.codec import RAW, ZSTD, Encoder
 from yogadl._format.columns import FixedRows, ForeignValues, HeapValues, RunHash, StoredColumn, as_heap
@@ -34,6 +33,7 @@ from yogadl._format.layout import (
     SealedPart,
     rows_per_block,
 )
+from yogadl._workers.serial import SerialExecutor
 from yogadl.errors import StorageError
 
 # An input/output error means a full disk if less than this is free.

@@ -480,6 +480,11 @@ def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
 
 
+def is_hash(name: str, digits: int) -> bool:
+    """Return whether a name is a hash of `digits` hexadecimal digits."""
+    return len(name) == digits and not name.strip("0123456789abcdef")
+
+
 class _Sha256Names(Sequence[str]):
     """sha256 sums; the text of each is made when it is used, since all texts would take too much memory."""
 

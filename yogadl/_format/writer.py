@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from yogadl._core.memory import settle_allocator
-from yogadl._core.process import SerialExecutor
 from yogadl._core.protocols import Column
 from yogadl._core.spec import BadValueError, Field, Leaf, Spec, refuse
 from yogadl._format.codec import (
@@ -35,6 +34,7 @@ from yogadl._format.columns import (
 from yogadl._format.layout import SealedPart
 from yogadl._format.part import PartWriter
 from yogadl._format.table import MOST_EMPTY_RECORDS
+from yogadl._workers.serial import SerialExecutor
 from yogadl.errors import ConfigurationError
 
 # Part sizes of a growing build: the first parts are small, so that one is sealed while the next is written.

@@ -11,8 +11,9 @@ from dataclasses import field
 from typing import Final
 
 from yogadl._core.frozen import frozen
-from yogadl._core.key import DatasetKey, is_hash
+from yogadl._core.key import DatasetKey
 from yogadl._format.files import File, PartFile
+from yogadl._format.table import is_hash
 from yogadl.errors import CacheFormatError
 
 # Patterns of the names below a dataset, not compiled here: a process that only reads does not need them.

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any
 
-from yogadl._core.key import DatasetKey, is_hash
+from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.manifest import Manifest, digest_of, read_manifest, shorten_to_limit
-from yogadl._format.table import PartTable
+from yogadl._format.table import PartTable, is_hash
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import BuildExclusion

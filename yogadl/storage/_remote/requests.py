@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
-from yogadl._core.process import PerProcess, ProcessLock, call_into, one_operation, operation_start_s
+from yogadl._core.process import PerProcess, ProcessLock, one_operation, operation_start_s
 from yogadl._core.protocols import Prices
 from yogadl._format.files import FileId, Files
 from yogadl._format.table import ArrayFile, PartTable
+from yogadl._workers.serial import call_into
 from yogadl.errors import CacheFormatError, ConfigurationError, CredentialsError, SpendingError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._objects.bucket import Bucket, ReplacedError, replaced
