@@ -96,13 +96,13 @@ class Claims:
 _SHOW_EVERY_S: Final = 0.1
 
 
-class _Places(NamedTuple):
+class _RecordPlaces(NamedTuple):
     epoch: int
     positions: Int64s
     indices: Int64s
 
 
-class Delivered(_Places):
+class Delivered(_RecordPlaces):
     """The records that an item is made of.
 
     Attributes:

@@ -75,7 +75,7 @@ class _ShardPlaces:
         return np.random.Generator(np.random.Philox(key=random_key(self.numbering, item)))
 
 
-class Sampler(_ShardPlaces):
+class IndexSampler(_ShardPlaces):
     """The records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
 
     Immutable, thread-safe; picklable if the stream is. Every iteration of the loader begins at the stream's
@@ -93,7 +93,7 @@ class Sampler(_ShardPlaces):
         >>> import grain, yogadl
         >>> from yogadl.adapters import grain as yogadl_grain
         >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
-        >>> sampler = yogadl_grain.Sampler(ref.stream(shard_rank=1, num_shards=2))
+        >>> sampler = yogadl_grain.IndexSampler(ref.stream(shard_rank=1, num_shards=2))
         >>> source = yogadl_grain.DataSource(ref)
         >>> [int(record) for record in grain.DataLoader(data_source=source, sampler=sampler)]
         [11, 13]
