@@ -127,7 +127,7 @@ class Delivered(_RecordPlaces):
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
-        return [] if self._drawn is None or self._records is None else self._records.documents(self._drawn)
+        return [] if self._drawn is None or self._records is None else self._records.documents_of(self._drawn)
 
 
 class StreamIterator(Iterator[Item_co]):

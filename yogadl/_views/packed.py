@@ -234,7 +234,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         kept = plan.records - plan.dropped
         return f"rows of {plan.capacity}, {kept} records, {plan.padding:.2%} padding{long}"
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the pieces of rows."""
         pieces = self.pieces(indices)
         found = list(map(Document, *(column.tolist() for column in pieces[1:])))
@@ -391,9 +391,9 @@ class EpochRecords(SameValues):
         """Return the parent's indices of these records."""
         return indices + self._first
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the records that rows or batches are made of."""
-        return self.parent.documents(self.in_parent(indices))
+        return self.parent.documents_of(self.in_parent(indices))
 
 
 def _packed_column(
