@@ -176,8 +176,8 @@ class ReadingStorage:
     ) -> "Verified":
         """Read every byte of a version, in a bucket and in the mirror, and compare it with its checksums.
 
-        Damaged files in this machine's mirror are downloaded again; the result lists them. All checks and their
-        costs are in a table in docs/howto/damage.md.
+        Damaged files in this machine's mirror are downloaded again; the result lists them. All checks and
+        their costs are in a table in docs/howto/damage.md.
 
         Raises:
             CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.
