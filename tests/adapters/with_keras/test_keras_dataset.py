@@ -277,6 +277,16 @@ def test_what_makes_no_sense_is_refused(call, words):
         call(made)
 
 
+def test_the_number_of_epochs_must_be_said():
+    with pytest.raises(TypeError, match="epochs"):
+        adapter.PyDataset(stream_of(), 10)
+
+
+def test_without_a_size_items_come_as_they_are():
+    dataset = adapter.PyDataset(stream_of(), epochs=1)
+    assert [int(dataset[number]["id"]) for number in range(3)] == stream_of().indices()[:3].tolist()
+
+
 def test_uneven_shards_go_with_an_end():
     assert adapter.PyDataset(stream_of(num_shards=2), 10, epochs=1).num_batches == 6
 
