@@ -49,7 +49,7 @@ def measure_epochs(settings: Settings) -> None:
     core = stream.batch(BATCH)
     works: dict[str, Callable[[], object]] = {"core": lambda: drain(iter(core))}
     for name, prefetch in (("ours", 2), ("unhurried", 0)):
-        dataset = adapter.PyDataset(stream, BATCH, fields=("image", "id"), prefetch=prefetch)
+        dataset = adapter.PyDataset(stream, BATCH, fields=("image", "id"), prefetch=prefetch, epochs=None)
         check(dataset, stream, columns)
         epochs = epochs_of(dataset)
         works[name] = lambda epochs=epochs: drain(next(epochs))
@@ -97,7 +97,7 @@ def measure_resume(settings: Settings) -> None:
     for number in range(settings.rounds + 1):
         started = time.perf_counter()
         ref = storage.fetch("set", "1")
-        dataset = adapter.PyDataset(ref.stream(shuffle=True, cursor=cursor), BATCH)
+        dataset = adapter.PyDataset(ref.stream(shuffle=True, cursor=cursor), BATCH, epochs=None)
         batch = dataset[0]
         if number:
             found.append(1000 * (time.perf_counter() - started))

@@ -85,8 +85,9 @@ yogadl.image_folder.__name__ = "image_folder"
 
 # Handed out by functions, never made by users: what their `__init__` takes is no part of the reference.
 NOT_MADE_BY_USERS = {
-    "CacheStorage", "DrawnRef", "Loader", "MixedRef", "PackedEpoch", "PackedRef", "PartitionedBuild",
-    "RecordStream", "RecordsRef", "Spec", "StoreBucket", "StreamIterator", "StreamMapDataset",
+    "CacheStorage", "Document", "DrawnRef", "Loader", "Locality", "MixedRef", "PackedEpoch", "PackedRef",
+    "PartitionedBuild", "Plan", "ReadingCost", "RecordStream", "RecordsRef", "Rejected", "Spec", "Stats",
+    "StoreBucket", "StreamIterator", "StreamMapDataset",
 }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def train(args: argparse.Namespace, stopping: threading.Event) -> None:
     """Train until so many epochs are done, or until it is asked to stop."""
     training, held_out = open_digits(args.data).split(0.85, seed=1)
     stream = training.stream(shuffle=True, shuffle_seed=7)
-    dataset = yogadl_keras.PyDataset(stream, BATCH, fields=x_and_y, drop_remainder=True)
+    dataset = yogadl_keras.PyDataset(stream, BATCH, fields=x_and_y, drop_remainder=True, epochs=None)
     validation = yogadl_keras.PyDataset(held_out.stream(), 64, fields=x_and_y, epochs=1)
     checkpoint = yogadl_keras.Checkpoint(
         args.checkpoint / "model.keras", dataset, every_batches=args.save_every

@@ -51,7 +51,7 @@ yogadl._format.reader Reader
 yogadl._format.rows Parts
 yogadl._format.joined Selection most_selection_bytes read_selection
 yogadl._format.table MOST_EMPTY_RECORDS PartTable
-yogadl._format.rows Window
+yogadl._format.rows AddressRange
 yogadl._format.writer CacheWriter
 yogadl._core.frozen frozen
 yogadl._core.protocols Announced RandomAccess

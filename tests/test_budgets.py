@@ -175,3 +175,18 @@ def test_objects_declare_what_they_are():
     found = list(guesses())
     assert [each for each in found if each not in GUESSES] == [], "declare it in a base class"
     assert sorted(found) == sorted(GUESSES), "each exception is needed once"
+
+
+def class_names() -> dict[str, list[str]]:
+    """Return the files that define each class, by its name without leading underscores."""
+    files: dict[str, list[str]] = {}
+    for path in sorted(LIBRARY.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                name = node.name.lstrip("_")
+                files.setdefault(name, []).append(path.relative_to(LIBRARY).as_posix())
+    return files
+
+
+def test_no_two_classes_have_one_name():
+    assert {name: files for name, files in class_names().items() if len(files) > 1} == {}

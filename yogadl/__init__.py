@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from yogadl import storage
     from yogadl import tensorflow as tensorflow
     from yogadl import testing as testing
-    from yogadl._core.protocols import Prices
+    from yogadl._core.protocols import Document, Locality, Prices
     from yogadl._dataref import DrawnRef, PackedEpoch, PackedRef, RecordsRef, from_source
     from yogadl._format.codec import Zstd
     from yogadl._mix import MixedRef, concat, mix
     from yogadl._order import Blocks
     from yogadl._sources.partitioned import partitioned
-    from yogadl._stream import Loader, RecordStream, StreamIterator
+    from yogadl._stream import Loader, RecordStream, Stats, StreamIterator
+    from yogadl._stream.plan import Plan, ReadingCost
+    from yogadl._views.stages import Rejected
     from yogadl.storage import cached, open_storage
     from yogadl.storage._image_folder import image_folder
 
@@ -32,15 +34,21 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocks",
     "DataRef",
+    "Document",
     "DrawnRef",
     "Leaf",
     "Loader",
+    "Locality",
     "MixedRef",
     "PackedEpoch",
     "PackedRef",
+    "Plan",
     "Prices",
+    "ReadingCost",
     "RecordStream",
     "RecordsRef",
+    "Rejected",
+    "Stats",
     "Storage",
     "Stream",
     "StreamIterator",
@@ -60,14 +68,20 @@ __all__ = [
 # Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
+    "Document": ("yogadl._core.protocols", "Document"),
     "DrawnRef": ("yogadl._dataref", "DrawnRef"),
     "Loader": ("yogadl._stream", "Loader"),
+    "Locality": ("yogadl._core.protocols", "Locality"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
     "PackedEpoch": ("yogadl._dataref", "PackedEpoch"),
     "PackedRef": ("yogadl._dataref", "PackedRef"),
+    "Plan": ("yogadl._stream.plan", "Plan"),
     "Prices": ("yogadl._core.protocols", "Prices"),
+    "ReadingCost": ("yogadl._stream.plan", "ReadingCost"),
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
+    "Rejected": ("yogadl._views.stages", "Rejected"),
+    "Stats": ("yogadl._stream", "Stats"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
     "Zstd": ("yogadl._format.codec", "Zstd"),
     "cached": ("yogadl.storage", "cached"),

@@ -575,7 +575,7 @@ class PackedEpoch(RecordsRef[Item_co]):
         Raises:
             IndexError: if there is no such row.
         """
-        return self._records.documents(checked_indices([number.__index__()], len(self)))[0]
+        return self._records.documents_of(checked_indices([number.__index__()], len(self)))[0]
 
 
 def _planned_below(records: RandomAccess) -> "PlannedRecords[Any]":

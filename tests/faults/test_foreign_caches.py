@@ -18,7 +18,7 @@ import forge
 import ml_dtypes
 import numpy as np
 import pytest
-from inside import MOST_EMPTY_RECORDS, ArrayFile, Window, set_constants
+from inside import MOST_EMPTY_RECORDS, AddressRange, ArrayFile, set_constants
 from inside import manifest as manifests
 from processes import in_fork
 
@@ -129,13 +129,13 @@ def test_a_part_outside_of_its_slot_is_not_mapped(root: Path) -> None:
     paths = sorted(map(str, root.rglob("*.mdb")))
     sizes = np.array([os.path.getsize(path) for path in paths])
     for number, offset in ((0, -(2**16)), (1, 0), (len(paths) - 1, 2**40), (1, -(2**62))):
-        window = Window(sizes, lambda number: os.open(paths[number], os.O_RDONLY))
+        window = AddressRange(sizes, lambda number: os.open(paths[number], os.O_RDONLY))
         window.offset[number] = offset
         with pytest.raises(CacheFormatError, match="slot"):
             window.map(np.arange(len(paths)))
     for wrong in ([2**62, 2**62, 2**62, 2**62], [-1, 1], [2**63 - 1, 1]):
         with pytest.raises(CacheFormatError, match="sizes"):
-            Window(np.array(wrong), lambda number: -1)
+            AddressRange(np.array(wrong), lambda number: -1)
 
 
 def test_a_part_that_is_named_twice_with_two_sizes_is_refused(root: Path) -> None:

@@ -142,7 +142,7 @@ def test_adopted_and_ordinary_versions_mix_and_follow_each_other(tmp_path, stora
 def adopt_slowly(folder, verb, workers, log, stop_at):
     """Adopt, or refresh, a file a group; log which are read, and wait to be killed after so many."""
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES, adopted._LEAST_UNREAD_FILES = 10**9, 1, 1
-    columns = adopted._Group._columns
+    columns = adopted._FilesToAdopt._columns
 
     def noted(self):
         with open(log, "a+") as file:
@@ -152,7 +152,7 @@ def adopt_slowly(folder, verb, workers, log, stop_at):
                 time.sleep(100)
         return columns(self)
 
-    adopted._Group._columns = noted
+    adopted._FilesToAdopt._columns = noted
     storage = yogadl.open_storage(f"{folder}/caches")
     if verb == "refresh":
         storage.refresh("d", "1", "2", workers=workers)

@@ -222,7 +222,7 @@ def adopt_until_killed(place, log):
     from inside import adopted
 
     adopted._GROUPS, adopted._LEAST_GROUP_BYTES = 10**9, 1
-    columns = adopted._Group._columns
+    columns = adopted._FilesToAdopt._columns
 
     def noted(self):
         with open(log, "a+") as file:
@@ -232,7 +232,7 @@ def adopt_until_killed(place, log):
                 time.sleep(100)
         return columns(self)
 
-    adopted._Group._columns = noted
+    adopted._FilesToAdopt._columns = noted
     storage = place.storage(wait_s=30, lease_ttl_s=3)
     storage.adopt(f"{above(place, 'raw').url}/", "d", "1", format="jsonl")
 

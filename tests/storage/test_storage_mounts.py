@@ -121,13 +121,13 @@ def test_files_on_the_network_are_never_mapped(tmp_path, mount, monkeypatch, kin
     storage.submit(records, "d", "1", part_bytes=500)
     mount(kind)
     mapped = []
-    original = rows_module.Window
+    original = rows_module.AddressRange
 
     def window(sizes, *args):
         mapped.append(len(sizes) > 0)
         return original(sizes, *args)
 
-    monkeypatch.setattr(rows_module, "Window", window)
+    monkeypatch.setattr(rows_module, "AddressRange", window)
     ref = storage.fetch("d", "1")
     if not maps:
         monkeypatch.setattr("mmap.mmap", lambda *_, **__: pytest.fail("a file was mapped"))

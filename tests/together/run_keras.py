@@ -22,7 +22,7 @@ def deliver(job: Job) -> Iterator[tuple[list[int], dict]]:
     if is_uneven:  # there are no endless ones of those
         fit = Fit(finite, shuffle=False)
     else:
-        dataset = PyDataset(job.stream(), job.batch_size, fields="id", prefetch=job.workers)
+        dataset = PyDataset(job.stream(), job.batch_size, fields="id", prefetch=job.workers, epochs=None)
         fit = Fit(dataset, steps_per_epoch=steps, shuffle=True)
     try:
         for _ in range(steps):

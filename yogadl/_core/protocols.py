@@ -382,7 +382,7 @@ class RandomAccess:
     def prepare(self, indices: Indices) -> None:
         """Compute what many records are made of, before they are read a few at a time."""
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return for each index the records that it is made of; nothing if no record is made of several."""
         return []
 

@@ -62,7 +62,7 @@ _MILLISECONDS: Final = 1
 
 
 @frozen
-class Layout:
+class ColumnLayout:
     """How the values of a column lie in the buffers of a record batch.
 
     Args:
@@ -95,7 +95,7 @@ class ArrowColumn:
     """
 
     name: str
-    layout: Layout | None
+    layout: ColumnLayout | None
     problem: str | None
     node: int
     nodes: int
@@ -155,14 +155,14 @@ def schema_of(reader: FileReader, position: int, schema: Table, version: int) ->
         nested_left = _MAX_NESTED
         for field in fields:
             nested_left -= _counts_of(field, version, nested_left)[0]
-        walk = _Walk(version)
+        walk = _SchemaWalk(version)
         columns = walk.columns(fields)
     except ValueError as error:
         reader.refuse(position, f"the schema is damaged: {error}")
     return ArrowSchema(columns, walk.node, walk.buffer, walk.views)
 
 
-class _Walk:
+class _SchemaWalk:
     """Finds the columns of a schema in the order in which their nodes and buffers lie in a record batch.
 
     The number of fields and how deep they are nested were checked before.
@@ -190,7 +190,7 @@ class _Walk:
         self._characters += len(name)
         if self._characters > _MAX_NAME_CHARACTERS:  # one name may be referred to by many fields
             raise ValueError(f"the names of the columns have more than {_MAX_NAME_CHARACTERS} characters")
-        layout: Layout | None = None
+        layout: ColumnLayout | None = None
         problem: str | None = None
         children: tuple[ArrowColumn, ...] = ()
         try:
@@ -311,7 +311,7 @@ def _counts_of(field: Table, version: int, most: int) -> tuple[int, int, int]:
     return nodes, buffers, views
 
 
-def _layout_of(field: Table) -> Layout:
+def _layout_of(field: Table) -> ColumnLayout:
     """Return how the values of a column lie.
 
     Raises:
@@ -322,12 +322,12 @@ def _layout_of(field: Table) -> Layout:
     parameters, children = field.table(3), field.tables(5)
     if kind in ("binary", "string", "large_binary", "large_string"):
         offsets = "<i8" if kind.startswith("large") else "<i4"
-        return Layout(Leaf(STR if kind.endswith("string") else BYTES), offsets)
+        return ColumnLayout(Leaf(STR if kind.endswith("string") else BYTES), offsets)
     if kind == "bool":
-        return Layout(Leaf("bool"), item="bit")
+        return ColumnLayout(Leaf("bool"), item="bit")
     if kind == "fixed_size_binary":
         size = 0 if parameters is None else parameters.integer(0, "i")
-        return Layout(Leaf(BYTES), size_bytes=_sized(size, 1))
+        return ColumnLayout(Leaf(BYTES), size_bytes=_sized(size, 1))
     if kind in ("list", "large_list", "fixed_size_list"):
         if len(children) != 1:
             raise ValueError("a list has one type of items")
@@ -335,13 +335,13 @@ def _layout_of(field: Table) -> Layout:
         if np.dtype(dtype).itemsize != int(item[2:]):
             raise _UnreadableError("is a list of 32-bit dates: cast them to timestamps")
         if kind != "fixed_size_list":
-            return Layout(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
+            return ColumnLayout(Leaf(dtype, (None,)), "<i8" if kind == "large_list" else "<i4", item)
         size, item_bytes = 0 if parameters is None else parameters.integer(0, "i"), int(item[2:])
-        return Layout(
+        return ColumnLayout(
             Leaf(dtype, (size,)) if _sized(size, item_bytes) else Leaf(dtype), "", item, size * item_bytes
         )
     dtype, item = _number_of(field, kind, "is of type ")
-    return Layout(Leaf(dtype), "", item, int(item[2:]))
+    return ColumnLayout(Leaf(dtype), "", item, int(item[2:]))
 
 
 def _sized(size: int, item_bytes: int) -> int:

@@ -86,7 +86,7 @@ class MDS(Format):
             UnsupportedDataError: if the file is no shard, or has a column that can't be read.
             ConfigurationError: if it has not all of the fields.
         """
-        shard = _Shard(reader)
+        shard = _MDSShard(reader)
         leaves: dict[str | int, Leaf] = {}
         for column in shard.chosen(self.fields):
             leaf = column.leaf
@@ -102,7 +102,7 @@ class MDS(Format):
         Raises:
             UnsupportedDataError: if the file is damaged, or has other columns than the first.
         """
-        shard = _Shard(reader)
+        shard = _MDSShard(reader)
         assert isinstance(self.spec.tree, DictNode)
         names, leaves = self.spec.tree.keys, self.spec.tree.children
         by_name = {column.name: column for column in shard.columns}
@@ -128,7 +128,7 @@ class MDS(Format):
             ]
 
 
-class _Shard:
+class _MDSShard:
     """The head of a shard: the count of its samples, and its columns."""
 
     def __init__(self, reader: FileReader) -> None:

@@ -14,7 +14,7 @@ from yogadl._core.memory import JOINED_BYTES, JoinedValues
 from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._format.codec import MOST_RATIO
-from yogadl._format.rows import KEPT_ROW_BYTES, Parts, StoredRows, Window, row_step
+from yogadl._format.rows import KEPT_ROW_BYTES, AddressRange, Parts, StoredRows, row_step
 from yogadl._format.table import FieldTable
 from yogadl.errors import CacheFormatError
 
@@ -97,7 +97,7 @@ class BlockPositions(NamedTuple):
     rows: int
 
 
-class Span(NamedTuple):
+class ValueBytes(NamedTuple):
     """Where the values of some rows lie.
 
     Args:
@@ -198,7 +198,7 @@ class FixedField:
             self._piece = step, first % step
         return self._piece
 
-    def _gather_rows(self, window: Window, where: Int64s, memory: Memory) -> NDArray[Any]:
+    def _gather_rows(self, window: AddressRange, where: Int64s, memory: Memory) -> NDArray[Any]:
         """Gather rows in place, one by one; numpy copies each without holding Python's lock."""
         column = memory.array((len(where), *self._shape), self._dtype)
         found = [window.bytes[start : start + self._row_bytes] for start in where.tolist()]
@@ -206,7 +206,7 @@ class FixedField:
         return column
 
     def _gather_pieces(
-        self, window: Window, where: Int64s, memory: Memory, step: int, phase: int
+        self, window: AddressRange, where: Int64s, memory: Memory, step: int, phase: int
     ) -> NDArray[Any]:
         """Gather rows in place, as pieces of `step` bytes; numpy always releases Python's lock for this."""
         column = memory.array((len(where), *self._shape), self._dtype)
@@ -232,14 +232,14 @@ class FixedField:
         where += self._positions.take(rows.indices >> self._shift)
         return where
 
-    def span(self, rows: StoredRows, least_bytes: int) -> Span | None:
+    def span(self, rows: StoredRows, least_bytes: int) -> ValueBytes | None:
         """Return where these rows lie; None for rows below `least_bytes`."""
         if self._row_bytes < least_bytes:
             return None
         where = self._view_indices(rows)
         if where is None:
             where = _row_positions(self._table, rows, self._row_bytes) + rows.window.offset[rows.located()[0]]
-        return Span(None, where, np.full(len(where), self._row_bytes))
+        return ValueBytes(None, where, np.full(len(where), self._row_bytes))
 
 
 class Entries(NamedTuple):
@@ -565,7 +565,7 @@ class VaryingField:
                 "the values of several records are the same bytes: run storage.verify, then build again"
             )
 
-    def span(self, rows: StoredRows, least_bytes: int) -> Span | None:
+    def span(self, rows: StoredRows, least_bytes: int) -> ValueBytes | None:
         """Return where the values of at least `least_bytes` lie."""
         if not self._is_uniform:
             return None  # rare: the parts differ in layout
@@ -573,8 +573,8 @@ class VaryingField:
         large = np.flatnonzero(entries.stored >= least_bytes)
         files, starts, lengths = entries.files[large], entries.positions[large], entries.stored[large]
         if (files >= rows.parts.mapped).any():
-            return Span(files, starts, lengths)
-        return Span(None, starts + rows.window.offset[files], lengths)
+            return ValueBytes(files, starts, lengths)
+        return ValueBytes(None, starts + rows.window.offset[files], lengths)
 
     def _decode(self, data: Iterable[Any], shapes: NDArray[np.uint32]) -> list[Any]:
         """Return values from their bytes, a buffer each."""

@@ -12,7 +12,7 @@ from yogadl._core.frozen import frozen
 from yogadl._core.protocols import Indices, Int64s
 from yogadl._core.spec import Leaf
 from yogadl._format.fields import BlockPositions
-from yogadl._format.rows import Window, view_rows
+from yogadl._format.rows import AddressRange, view_rows
 from yogadl._format.table import ArrayFile, running_sums
 from yogadl.errors import CacheFormatError
 
@@ -33,7 +33,7 @@ class JoinedFields:
     def __init__(
         self,
         leaves: Sequence[Leaf],
-        windows: Sequence[Window],
+        windows: Sequence[AddressRange],
         records: Sequence[int],
         blocks: Sequence[Sequence[BlockPositions | None]],
     ) -> None:
@@ -63,7 +63,7 @@ class JoinedField:
     """
 
     def __init__(
-        self, leaf: Leaf, caches: Sequence[tuple[Window, BlockPositions]], bounds: Int64s, least: int
+        self, leaf: Leaf, caches: Sequence[tuple[AddressRange, BlockPositions]], bounds: Int64s, least: int
     ) -> None:
         assert leaf.shape is not None
         self._shape = tuple(size or 0 for size in leaf.shape)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import Leaf, Spec
-from yogadl._format.fields import BlockPositions, Entries, FixedField, Span, StackedField, VaryingField
+from yogadl._format.fields import BlockPositions, Entries, FixedField, StackedField, ValueBytes, VaryingField
 from yogadl._format.files import FileId, HeldRows, PartFiles, PartRemovedError
-from yogadl._format.rows import PAGE_BYTES, Parts, StoredRows, Window
+from yogadl._format.rows import PAGE_BYTES, AddressRange, Parts, StoredRows
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, StorageError
 
@@ -65,7 +65,7 @@ class Hints:
         return 0
 
 
-def _are_resident(rows: StoredRows, span: Span) -> bool:
+def _are_resident(rows: StoredRows, span: ValueBytes) -> bool:
     """Return whether a sample of some values is in memory.
 
     A read without waiting is used, since mincore reports files of other users as always resident.
@@ -93,7 +93,7 @@ def _are_resident(rows: StoredRows, span: Span) -> bool:
     return True
 
 
-def _will_read(rows: StoredRows, files: Int64s, span: Span) -> None:
+def _will_read(rows: StoredRows, files: Int64s, span: ValueBytes) -> None:
     """Have the kernel read these values, of files that are not mapped, in the background."""
     order = np.lexsort((span.starts, files))
     cuts = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1))
@@ -207,7 +207,7 @@ class Reader:
         assert isinstance(field, VaryingField)
         return field
 
-    def mapped(self, records: int) -> Window | None:
+    def mapped(self, records: int) -> AddressRange | None:
         """Return the window if all parts are mapped into it, else None; count this many records as read."""
         parts = self.parts
         if parts.remap_after_pages:

@@ -57,7 +57,7 @@ _VIEWED_BYTES: Final = 2**62  # numpy refuses larger views; overlapping rows cou
 _MOST_BYTES: Final = 2**47
 
 
-class Window:
+class AddressRange:
     """Reserves one range of addresses and maps parts into it.
 
     Threads may gather from mapped parts while others are mapped. Nothing is unmapped before the window itself
@@ -247,7 +247,7 @@ _JOINED_VALUE_BYTES: Final = 16 * 1024
 _STRETCH_BYTES: Final = 2**20
 
 
-class Kept(NamedTuple):
+class KeptFields(NamedTuple):
     """The fields whose rows, and those whose heaps, are read by range in pages that are kept."""
 
     rows: frozenset[int] = frozenset()
@@ -274,7 +274,7 @@ class Parts:
         self._lock = ProcessLock()
         self._most_open = most_open_files()
         self.away = files.away
-        self.kept = Kept() if self.away is None else _kept_fields(table)
+        self.kept = KeptFields() if self.away is None else _kept_fields(table)
         self.window = self._new_window()
         counts = np.diff(table.first_record)
         # If all parts but the last have one size, the part of a record is found by a division.
@@ -443,18 +443,20 @@ class Parts:
             self._touched_pages = 0
             self.window = self._new_window()  # code that gathers from the old window still holds it
 
-    def _new_window(self) -> Window:
+    def _new_window(self) -> AddressRange:
         are_away = None if self.away is None else self.away.are_away
         if are_away is not None:
             are_away = are_away[: self.mapped]
-        return Window(self.sizes[: self.mapped], partial(_open_mapped, self.table, self._files), are_away)
+        return AddressRange(
+            self.sizes[: self.mapped], partial(_open_mapped, self.table, self._files), are_away
+        )
 
 
 def _open_mapped(table: PartTable, files: PartFiles, file: FileId) -> int:
     return table.files[file].open(files.path(file))
 
 
-def _kept_fields(table: PartTable) -> Kept:
+def _kept_fields(table: PartTable) -> KeptFields:
     """Return the fields that are read by range in pages that are kept."""
     records, sizes = np.diff(table.first_record), []
     for number, field in enumerate(table.fields):
@@ -470,7 +472,7 @@ def _kept_fields(table: PartTable) -> Kept:
     ends = itertools.accumulate(size_bytes for size_bytes, _, _ in sizes)
     kept = [each for each, end in zip(sizes, ends, strict=True) if end <= KEPT_BYTES]
     rows, heaps = ([number for _, of_heap, number in kept if of_heap is one] for one in (False, True))
-    return Kept(frozenset(rows), frozenset(heaps))
+    return KeptFields(frozenset(rows), frozenset(heaps))
 
 
 class StoredRows:
@@ -488,7 +490,7 @@ class StoredRows:
     def __init__(
         self,
         parts: Parts,
-        window: Window,
+        window: AddressRange,
         indices: Int64s,
         held: HeldRows | None = None,
         waiting: list[tuple[Int64s, Int64s, Int64s]] | None = None,

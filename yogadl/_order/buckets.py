@@ -24,7 +24,7 @@ from yogadl._order.draw import make_ranges, permute_each
 from yogadl._order.keys import RECORDS_LIMIT, check_count, check_within, derive_key
 from yogadl._order.lengths import (
     LENGTH_LIMIT,
-    Kept,
+    KeptPlan,
     chunks_of,
     damaged,
     kept,
@@ -57,7 +57,7 @@ class Bucketed(NamedTuple):
     longest: Integers  # of the class of each batch: no record of it is longer
 
 
-class _Layout(NamedTuple):
+class _ClassLayout(NamedTuple):
     """What follows from the classes: an entry for each, and one for the records that are over the budget."""
 
     batch_records: Integers
@@ -174,7 +174,7 @@ class BucketPlan:
         Raises:
             CacheFormatError: If the bytes are no such plan. Numbers of records are checked as they are used.
         """
-        source = Kept(buffer, _MAGIC)
+        source = KeptPlan(buffer, _MAGIC)
         size = memoryview(buffer).nbytes
         limits = [RECORDS_LIMIT, RECORDS_LIMIT, RECORDS_LIMIT, size, 1 << 62, MOST_CLASSES, size, 8]
         integers = source.integers(limits)
@@ -240,7 +240,7 @@ class BucketPlan:
         return places
 
 
-def _lay_out(longest: Integers, members: Integers, alone: int, budget: int, max_records: int) -> _Layout:
+def _lay_out(longest: Integers, members: Integers, alone: int, budget: int, max_records: int) -> _ClassLayout:
     most = [min(budget // max(1, length), max_records) for length in longest.tolist()]
     pools, carried, batches = list[int](), list[int](), list[int]()
     left = 0
@@ -253,10 +253,10 @@ def _lay_out(longest: Integers, members: Integers, alone: int, budget: int, max_
         batches.append((pools[-1] - left + per_batch - 1) // per_batch)
     larger = [0] * (len(pools) + 1)
     columns = [*most, 1], larger, [*pools, alone], [*carried, 0], [*batches, alone]
-    return _Layout(*(np.array(column, np.int64) for column in columns))
+    return _ClassLayout(*(np.array(column, np.int64) for column in columns))
 
 
-def _in_steps(layout: _Layout, ranks: int) -> _Layout:
+def _in_steps(layout: _ClassLayout, ranks: int) -> _ClassLayout:
     """Return a layout whose number of batches is a multiple of `ranks`, unless there are too few records.
 
     The missing batches are added to one class, whose records are then divided into more batches.
@@ -267,13 +267,13 @@ def _in_steps(layout: _Layout, ranks: int) -> _Layout:
     if not missing or not enough.size:
         return layout
     which = enough[np.argmax(batches[enough])]
-    found = _Layout(*(column.copy() for column in layout))
+    found = _ClassLayout(*(column.copy() for column in layout))
     found.batches[which] = batches[which]
     found.batch_records[which], found.larger[which] = divmod(int(drawn[which]), int(batches[which]))
     return found
 
 
-def _padded(longest: Integers, layout: _Layout) -> int:
+def _padded(longest: Integers, layout: _ClassLayout) -> int:
     """Return the values of all batches but those of one record over the budget, padded to their classes'."""
     drawn = layout.drawn[:-1]
     return sum(count * length for count, length in zip(drawn.tolist(), longest.tolist(), strict=True))

@@ -19,7 +19,7 @@ EXACT_EACH: Final = 32  # ranges of up to this size are shuffled exactly
 _ROUNDS: Final = 10
 
 
-class Ranges(NamedTuple):
+class PermutedRanges(NamedTuple):
     """The sizes of many ranges, each permuted by a key of its own, and their networks; see `make_ranges`."""
 
     sizes: Integers
@@ -28,16 +28,20 @@ class Ranges(NamedTuple):
     rights: NDArray[np.uint64]
 
 
-def make_ranges(sizes: Integers, words: NDArray[np.uint64]) -> Ranges:
+def make_ranges(sizes: Integers, words: NDArray[np.uint64]) -> PermutedRanges:
     """Choose the networks over ranges of these sizes, each from 1 to 2**62."""
     last = sizes - 1
     bits = np.frexp(last.astype(np.float64))[1].astype(np.int64)
     bits -= (last > 0) & (last >> np.maximum(bits - 1, 0) == 0)  # a float may have been rounded up
     left_bits = (bits + 1) // 2
-    return Ranges(sizes, words, left_bits.astype(np.uint64), (-(-sizes >> left_bits)).astype(np.uint64))
+    return PermutedRanges(
+        sizes, words, left_bits.astype(np.uint64), (-(-sizes >> left_bits)).astype(np.uint64)
+    )
 
 
-def permute_each(numbers: Integers, which: NDArray[np.integer[Any]], ranges: Ranges, state: int) -> Integers:
+def permute_each(
+    numbers: Integers, which: NDArray[np.integer[Any]], ranges: PermutedRanges, state: int
+) -> Integers:
     """Permute each number in its own range, by the key of this range.
 
     Ranges of up to `EXACT_EACH` are shuffled exactly, as by `permute`. The others have a network of
@@ -66,7 +70,7 @@ def permute_each(numbers: Integers, which: NDArray[np.integer[Any]], ranges: Ran
 
 
 def _shuffled_each(
-    numbers: Integers, which: NDArray[np.integer[Any]], ranges: Ranges, state: int
+    numbers: Integers, which: NDArray[np.integer[Any]], ranges: PermutedRanges, state: int
 ) -> Integers:
     """Do the same for ranges of up to `EXACT_EACH`: sort their words, each range in a row."""
     used, row = np.unique(which, return_inverse=True)
@@ -81,7 +85,9 @@ def _shuffled_each(
     return images.astype(np.int64, copy=False)
 
 
-def _walk_each(numbers: Integers, which: NDArray[np.integer[Any]], ranges: Ranges, state: int) -> Integers:
+def _walk_each(
+    numbers: Integers, which: NDArray[np.integer[Any]], ranges: PermutedRanges, state: int
+) -> Integers:
     """Do the same for larger ranges: send numbers through their networks until all lie inside."""
     images = _encipher_each(numbers, which, ranges, state)
     outside = np.flatnonzero(images >= ranges.sizes.take(which))
@@ -94,7 +100,7 @@ def _walk_each(numbers: Integers, which: NDArray[np.integer[Any]], ranges: Range
 
 
 def _encipher_each(
-    numbers: Integers, which: NDArray[np.integer[Any]], ranges: Ranges, state: int
+    numbers: Integers, which: NDArray[np.integer[Any]], ranges: PermutedRanges, state: int
 ) -> Integers:
     left_bits, rights = ranges.left_bits.take(which), ranges.rights.take(which)
     keys = absorb_array(state, ranges.words.take(which))

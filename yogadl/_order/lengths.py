@@ -105,7 +105,7 @@ def kept(
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 
-class Kept:
+class KeptPlan:
     """The bytes of a kept plan, taken apart from their beginning; no array is read or copied.
 
     Raises:

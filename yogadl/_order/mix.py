@@ -300,7 +300,7 @@ def reach(weights: Sequence[int], remaining: Sequence[int], at_end: str) -> int:
 
 
 @frozen
-class _Layout:
+class _TurnsOfRun:
     """For each position of a run, the number of its parent, and the number of that parent's turn."""
 
     parents: NDArray[np.uint16]
@@ -310,7 +310,7 @@ class _Layout:
 # Caches the runs of a few readers that read side by side: 40 KiB each. The arrays are read-only and depend
 # only on the arguments, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=32)
-def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
+def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _TurnsOfRun:
     size = min(RUN, stretch.size - run * RUN)
     before, after = stretch.counts(run * RUN), stretch.counts(run * RUN + size)
     counts = [last - first for first, last in zip(before, after, strict=True)]
@@ -330,4 +330,4 @@ def _lay_out(seed: int, epoch: int, stretch: Stretch, run: int) -> _Layout:
     in_turn = [np.arange(first, last) for first, last in zip(before, after, strict=True)]
     turns[np.argsort(parents, kind="stable")] = np.concatenate(in_turn)
     parents.flags.writeable = turns.flags.writeable = False
-    return _Layout(parents, turns)
+    return _TurnsOfRun(parents, turns)

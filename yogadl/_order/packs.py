@@ -33,7 +33,7 @@ from yogadl._order.keys import (
 )
 from yogadl._order.lengths import (
     LENGTH_LIMIT,
-    Kept,
+    KeptPlan,
     chunks_of,
     damaged,
     kept,
@@ -222,7 +222,7 @@ class PackPlan:
         Raises:
             CacheFormatError: If the bytes are no such plan. Numbers of records are checked as they are used.
         """
-        source = Kept(buffer, _MAGIC)
+        source = KeptPlan(buffer, _MAGIC)
         most = memoryview(buffer).nbytes
         limits = [
             CAPACITY_LIMIT,

@@ -147,7 +147,7 @@ MOST_EXAMINED_ITEMS: Final = 1_000  # the most items of a container that are exa
 _MOST_INLINE_CHARACTERS: Final = 200
 
 
-class _Known(NamedTuple):
+class _KnownForm(NamedTuple):
     """A value whose form was computed before.
 
     Args:
@@ -189,7 +189,7 @@ class ValueForms:
         self._strict = strict
         self._enclosing: list[int] = []  # ids of the objects that are being described, outermost first
         self._outermost = 0  # the position in `_enclosing` of the outermost object that this form refers to
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownForm] = {}
         self._numbered = 0  # the values whose forms refer to enclosing objects
 
     def form(self, value: Any, where: str) -> str:
@@ -228,7 +228,7 @@ class ValueForms:
             above = self._enclosing[self._outermost :] if self._outermost < depth else []
             self._outermost = min(outermost, self._outermost)
         self._numbered += bool(above)
-        self._known[id(value)] = _Known(value, form, above, self._numbered)
+        self._known[id(value)] = _KnownForm(value, form, above, self._numbered)
         return form
 
     def _form(self, value: Any, where: str) -> str:

@@ -274,7 +274,7 @@ class Cut:
 # List the rows of each item, so that they can be read in any order, and anywhere: integers only.
 
 
-class Piece(NamedTuple):
+class RowRange(NamedTuple):
     """Rows `first` to `last - 1` of an epoch, counted from a place in it."""
 
     origin: Point
@@ -283,7 +283,7 @@ class Piece(NamedTuple):
 
 
 # The rows of some consecutive items, epoch by epoch.
-Pieces = tuple[Piece, ...]
+Pieces = tuple[RowRange, ...]
 
 
 def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int = 1) -> Iterator[Pieces]:
@@ -293,14 +293,14 @@ def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int 
     short items, they are left out.
     """
     size = items * cut.size
-    held: list[Piece] = []
+    held: list[RowRange] = []
     room = size
     for epoch in itertools.count(start.epoch) if end is None else range(start.epoch, end):
         origin = start if epoch == start.epoch else Point(epoch, 0)
         own, row = shard.own(origin.position), 0
         while row < own:
             last = row + min(room, own - row)
-            held.append(Piece(origin, row, last))
+            held.append(RowRange(origin, row, last))
             room -= last - row
             row = last
             if not room:
@@ -313,7 +313,7 @@ def pieces_of(shard: Shard, cut: Cut, start: Point, end: int | None, items: int 
             held, room = [], size
 
 
-def _without(pieces: list[Piece], rows: int) -> Pieces:
+def _without(pieces: list[RowRange], rows: int) -> Pieces:
     """Return the pieces without this many rows at their end."""
     while rows:
         last = pieces.pop()

@@ -96,13 +96,13 @@ class Claims:
 _SHOW_EVERY_S: Final = 0.1
 
 
-class _Places(NamedTuple):
+class _RecordPlaces(NamedTuple):
     epoch: int
     positions: Int64s
     indices: Int64s
 
 
-class Delivered(_Places):
+class Delivered(_RecordPlaces):
     """The records that an item is made of.
 
     Attributes:
@@ -127,7 +127,7 @@ class Delivered(_Places):
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
-        return [] if self._drawn is None or self._records is None else self._records.documents(self._drawn)
+        return [] if self._drawn is None or self._records is None else self._records.documents_of(self._drawn)
 
 
 class StreamIterator(Iterator[Item_co]):

@@ -143,7 +143,7 @@ class BucketedRecords(PlannedRecords[BucketPlan]):
         options: Any = self._options
         return BucketPlan.make(lengths, self._tokens, **options)
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the records of batches, whole."""
         offsets, records, _ = self._find(indices)
         lengths = lengths_of(SelectedRecords(self.parent, records), [self._number], 0)

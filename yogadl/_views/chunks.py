@@ -34,7 +34,7 @@ _CHANNELS: Final = (1, 3, 4)  # how many values a pixel has
 
 
 @frozen
-class _Stretches:
+class _ChunkStretches:
     """The stretches of documents that chunks consist of, in order; one entry for each stretch."""
 
     chunk: Indices  # position of the chunk among the requested ones
@@ -161,7 +161,7 @@ class ChunkedRecords(MadeRecords):
             lengths = lengths_by_reading(self.parent, [self._number], 0, len(self.parent))
         return offsets_of(lengths), is_read
 
-    def _stretches(self, chunks: Indices) -> _Stretches:
+    def _stretches(self, chunks: Indices) -> _ChunkStretches:
         """Return the stretches of documents that these chunks consist of."""
         offsets = self._document_offsets()
         begin = chunks * self._size
@@ -174,11 +174,13 @@ class ChunkedRecords(MadeRecords):
         start = np.maximum(begin[chunk] - offset, 0)
         stop = np.minimum(end[chunk], offsets[document + 1]) - offset
         has_tokens = stop > start  # empty documents may lie between two others
-        return _Stretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
+        return _ChunkStretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
 
     is_plannable = False  # where a chunk lies is known only after documents were read
 
-    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[tuple[_Stretches, int], Needs]:
+    def lower(
+        self, indices: Indices, fields: Sequence[int] | None
+    ) -> tuple[tuple[_ChunkStretches, int], Needs]:
         """Return the stretches of documents that chunks consist of."""
         found = self._stretches(indices)
         ends = self._document_offsets()[found.document + 1]
@@ -186,7 +188,7 @@ class ChunkedRecords(MadeRecords):
         cut = [self._number] if fields is None or 0 in fields else []
         return (found, len(indices)), Needs(found.document, (), cut, found.start, found.stop, are_last)
 
-    def announced(self, rows: tuple[_Stretches, int], needs: Needs) -> Indices:
+    def announced(self, rows: tuple[_ChunkStretches, int], needs: Needs) -> Indices:
         """Return the first and the last document of each chunk: the file holds the others between these two.
 
         Documents that are much longer than a chunk are left out: only a small share of each is read.
@@ -200,7 +202,7 @@ class ChunkedRecords(MadeRecords):
 
     def make(
         self,
-        rows: tuple[_Stretches, int],
+        rows: tuple[_ChunkStretches, int],
         found: Mapping[int, Any],
         fields: Sequence[int] | None,
         memory: Memory | None,
@@ -211,14 +213,16 @@ class ChunkedRecords(MadeRecords):
             for number in (range(len(self.spec.fields)) if fields is None else fields)
         ]
 
-    def _segments(self, stretches: _Stretches, count: int) -> NDArray[np.int32]:
+    def _segments(self, stretches: _ChunkStretches, count: int) -> NDArray[np.int32]:
         """Return for each token the number of its document in its chunk, from 0; -1 for padding."""
         counts = np.bincount(stretches.chunk, minlength=count)
         numbers = np.arange(len(stretches.chunk)) - np.repeat(running_sums(counts)[:-1], counts)
         segments = np.repeat(numbers.astype(np.int32), stretches.length)
         return self._to_rows(segments, stretches, count, -1)
 
-    def _to_rows(self, joined: NDArray[Any], stretches: _Stretches, count: int, pad: Any) -> NDArray[Any]:
+    def _to_rows(
+        self, joined: NDArray[Any], stretches: _ChunkStretches, count: int, pad: Any
+    ) -> NDArray[Any]:
         """Return the tokens of these chunks as one row a chunk; a short row is padded."""
         if len(joined) == count * self._size:
             return joined.reshape(count, self._size, *joined.shape[1:])

@@ -15,7 +15,7 @@ from yogadl._core.memory import require_memory
 from yogadl._core.printable import error_text
 from yogadl._core.protocols import Indices, RandomAccess
 from yogadl._order.keys import RECORDS_LIMIT
-from yogadl._order.lengths import Kept, kept, offsets_of, total, word_for
+from yogadl._order.lengths import KeptPlan, kept, offsets_of, total, word_for
 from yogadl._views.chosen import KeptAt, by_workers, find_stored, results_of, seen_fields
 from yogadl._views.functions import Chain, MappedRecords
 from yogadl._views.stages import Places, Replace, ReportDuration, Slots, Stage, ignore_duration, name_of
@@ -154,7 +154,7 @@ def _kept_counts(stored: KeptAt, records: int) -> Indices | None:
     if content is None:
         return None
     try:
-        plan = Kept(content, _MAGIC)
+        plan = KeptPlan(content, _MAGIC)
         found, most = plan.integers([RECORDS_LIMIT, RECORDS_LIMIT])
         counts = plan.array(word_for(most + 1), found, lambda counts: int(counts.max()) <= most)
         plan.end()

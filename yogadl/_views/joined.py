@@ -103,13 +103,13 @@ class JoinedRecords(RandomAccess):
         for number, parent_indices, _ in self._shares(indices):
             self._filled[number].prepare(parent_indices)
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the records that rows of drawn parents are made of; other parents' rows have none."""
         if not self.is_drawn:
             return []
         found: list[list[Document]] = [[] for _ in indices]
         for number, parent_indices, batch_positions in self._shares(indices):
-            documents = self._filled[number].documents(parent_indices)
+            documents = self._filled[number].documents_of(parent_indices)
             for position, of_row in zip(batch_positions.tolist(), documents, strict=False):
                 found[position] = of_row
         return found

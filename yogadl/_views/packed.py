@@ -51,7 +51,7 @@ class Packing(NamedTuple):
     values: Any
 
 
-class _Rows:
+class _PackRows:
     """The pieces of some rows, in order, and where they lie in the rows."""
 
     def __init__(self, pieces: Pieces, capacity: int) -> None:
@@ -152,7 +152,7 @@ class _Rows:
 
 
 # Called with rows, the values that were read for them by field, and memory; returns a column.
-_MakeColumn = Callable[[_Rows, Mapping[int, Any], Memory | None], Column]
+_MakeColumn = Callable[[_PackRows, Mapping[int, Any], Memory | None], Column]
 
 
 class _Output(NamedTuple):
@@ -234,7 +234,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         kept = plan.records - plan.dropped
         return f"rows of {plan.capacity}, {kept} records, {plan.padding:.2%} padding{long}"
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the pieces of rows."""
         pieces = self.pieces(indices)
         found = list(map(Document, *(column.tolist() for column in pieces[1:])))
@@ -282,12 +282,12 @@ class PackedRecords(PlannedRecords[PackPlan]):
             row = Leaf(leaf.dtype, (self.capacity, *leaf.shape[1:]))
             make = partial(_packed_column, number, pads[name], name == mask)
             outputs.append(_Output(name, row, number, True, make))
-        one_a_value: list[tuple[Any, str, str, Callable[[_Rows, Memory | None], NDArray[Any]]]] = [
-            (packing.segments, "segments", "int32", _Rows.segments),
-            (packing.positions, "positions", "int32", _Rows.positions),
+        one_a_value: list[tuple[Any, str, str, Callable[[_PackRows, Memory | None], NDArray[Any]]]] = [
+            (packing.segments, "segments", "int32", _PackRows.segments),
+            (packing.positions, "positions", "int32", _PackRows.positions),
         ]
         if mask not in self._numbers:
-            one_a_value.append((mask, "mask", "bool", _Rows.mask))
+            one_a_value.append((mask, "mask", "bool", _PackRows.mask))
         for name, argument, dtype, make_rows in one_a_value:
             if is_name(argument, name):
                 leaf = Leaf(dtype, (self.capacity,))
@@ -347,9 +347,9 @@ class PackedRecords(PlannedRecords[PackPlan]):
         columns = [np.concatenate(column)[order] for column in list(zip(*found, strict=True))[1:]]
         return Pieces(offsets_of(in_order), *columns)
 
-    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[_Rows, Needs]:
+    def lower(self, indices: Indices, fields: Sequence[int] | None) -> tuple[_PackRows, Needs]:
         """Return the rows' pieces."""
-        rows = _Rows(self.pieces(indices), self.capacity)
+        rows = _PackRows(self.pieces(indices), self.capacity)
         needed = [(each.number, each.is_packed) for each in self._chosen(fields) if each.number is not None]
         cut, whole = ([number for number, is_cut in needed if is_cut is kind] for kind in (True, False))
         # A piece shorter than a row is the end of its record.
@@ -357,7 +357,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         return rows, Needs(rows.records, whole, cut, rows.starts, rows.stops, are_last)
 
     def make(
-        self, rows: _Rows, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
+        self, rows: _PackRows, found: Mapping[int, Any], fields: Sequence[int] | None, memory: Memory | None
     ) -> Sequence[Column]:
         """Return the fields of rows."""
         return [output.make(rows, found, memory) for output in self._chosen(fields)]
@@ -391,16 +391,16 @@ class EpochRecords(SameValues):
         """Return the parent's indices of these records."""
         return indices + self._first
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the records that rows or batches are made of."""
-        return self.parent.documents(self.in_parent(indices))
+        return self.parent.documents_of(self.in_parent(indices))
 
 
 def _packed_column(
     number: int,
     pad: NDArray[Any],
     is_mask: bool,
-    rows: _Rows,
+    rows: _PackRows,
     found: Mapping[int, Any],
     memory: Memory | None,
 ) -> Column:
@@ -411,24 +411,24 @@ def _packed_column(
 
 
 def _made_column(
-    make: Callable[[_Rows, Memory | None], NDArray[Any]],
-    rows: _Rows,
+    make: Callable[[_PackRows, Memory | None], NDArray[Any]],
+    rows: _PackRows,
     _: Mapping[int, Any],
     memory: Memory | None,
 ) -> Column:
     return make(rows, memory)
 
 
-def _bounds_column(most: int, rows: _Rows, _: Mapping[int, Any], __: Memory | None) -> Column:
+def _bounds_column(most: int, rows: _PackRows, _: Mapping[int, Any], __: Memory | None) -> Column:
     return rows.cu_seqlens(most)
 
 
-def _values_column(number: int, rows: _Rows, found: Mapping[int, Any], _: Memory | None) -> Column:
+def _values_column(number: int, rows: _PackRows, found: Mapping[int, Any], _: Memory | None) -> Column:
     offsets, values = rows.offsets.tolist(), found[number]
     return [values[begin:end].copy() for begin, end in pairwise(offsets)]
 
 
-def _trees_column(number: int, rows: _Rows, found: Mapping[int, Any], _: Memory | None) -> Column:
+def _trees_column(number: int, rows: _PackRows, found: Mapping[int, Any], _: Memory | None) -> Column:
     return [found[number][begin:end] for begin, end in pairwise(rows.offsets.tolist())]
 
 

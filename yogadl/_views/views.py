@@ -72,9 +72,9 @@ class SameNumbers(View):
         """Compute what many records are made of."""
         self.parent.prepare(indices)
 
-    def documents(self, indices: Indices) -> list[list[Document]]:
+    def documents_of(self, indices: Indices) -> list[list[Document]]:
         """Return the records that each is made of."""
-        return self.parent.documents(indices)
+        return self.parent.documents_of(indices)
 
 
 class SameValues(View):

@@ -110,13 +110,19 @@ def cut_of(
     *,
     skip_finished_epoch: bool = False,
 ) -> Cut:
-    """Return how to cut a stream into batches; into single records if `batch_size` is None.
+    """Return how to cut a stream into batches; not at all if `batch_size` is None.
+
+    This is the rule of all adapters: `batch_size` may be left out, and then each of the stream's items is
+    handed on as it is, a record or one of the batches of `DataRef.bucketed`. The default of `epochs` is 1;
+    only Keras's dataset has none.
 
     Raises:
         ConfigurationError: if an argument is invalid.
     """
     if batch_size is None and drop_remainder:
-        raise ConfigurationError("drop_remainder needs batch_size: without one, single records are delivered")
+        raise ConfigurationError(
+            "drop_remainder needs batch_size: without one, the stream's items are delivered as they are"
+        )
     size = 1 if batch_size is None else int_argument("batch_size", batch_size, 1)
     return Cut(size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
 

@@ -65,7 +65,8 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
 
     Args:
         stream: The stream to train on, of `DataRef.stream`.
-        batch_size: The number of records in a batch of a rank; see `torch.make_dataloader`.
+        batch_size: The number of records in a batch of a rank; ``None``: the stream's items as they are,
+            records or the batches of `DataRef.bucketed`.
         **options: All other arguments of `torch.make_dataloader`, such as ``num_workers``, ``drop_remainder``
             and ``transform``, without ``epochs`` and ``skip_finished_epoch``.
 
@@ -84,7 +85,7 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
         [[0, 1], [2, 3], [4]]
     """
 
-    def __init__(self, stream: RecordStream, batch_size: int | None, **options: Any) -> None:
+    def __init__(self, stream: RecordStream, batch_size: int | None = None, **options: Any) -> None:
         super().__init__()
         known = [name for name in names_of(make_dataloader) if name not in _OURS]
         refuse_unknown("DataModule", options, (*known, *LoaderOptions.__annotations__))

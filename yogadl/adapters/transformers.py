@@ -103,7 +103,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
     _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
     _joins_rows = False  # of a stream, by the Trainer's own collator
     _data: str | None = None  # the fingerprint of a reference or dataset
-    _resumed: "_Checkpoint | None" = None
+    _resumed: "_CursorCheckpoint | None" = None
     _group: tuple[int, Any] = -1, None  # the step of the newest batches, and the cursor before them
     _loader: Any = None  # of this training
 
@@ -142,7 +142,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
                     "stream of it, train_dataset=ref"
                 )
             self.train_dataset = data
-        self.callback_handler.callbacks.insert(0, _Counts())
+        self.callback_handler.callbacks.insert(0, _EpochProgress())
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Leave a stream as it is, where trl would tokenise it and make labels of masks."""
@@ -340,7 +340,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         self.accelerator.wait_for_everyone()  # before one of the ranks says that all is written
 
 
-class _Counts(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
+class _EpochProgress(transformers.TrainerCallback):  # type: ignore[misc]  # untyped
     """Tells the Trainer which part of its epoch is done, where it has begun in the middle of one."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -356,7 +356,7 @@ class EpochLoader:
         resumed: The checkpoint where to begin.
     """
 
-    def __init__(self, loader: Loader, repeats: int, resumed: "_Checkpoint | None") -> None:
+    def __init__(self, loader: Loader, repeats: int, resumed: "_CursorCheckpoint | None") -> None:
         self.dataset = loader.stream.source  # a Trainer takes its length for the number of all records
         self._loader, self._repeats = loader, repeats
         self._cut, self._shard = loader._recipe.cut, loader.stream.shard
@@ -538,7 +538,7 @@ class _CollateShare:
 
 
 @frozen
-class _Checkpoint:
+class _CursorCheckpoint:
     """A checkpoint that is whole, and has a cursor."""
 
     path: Path
@@ -557,7 +557,7 @@ class _Checkpoint:
             )
 
 
-def _newest(folder: Path) -> _Checkpoint | None:
+def _newest(folder: Path) -> _CursorCheckpoint | None:
     """Return the newest checkpoint that is whole, if there is one."""
     numbered = []
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
@@ -572,7 +572,7 @@ def _newest(folder: Path) -> _Checkpoint | None:
     return None
 
 
-def _checkpoint(path: Path) -> _Checkpoint:
+def _checkpoint(path: Path) -> _CursorCheckpoint:
     """Return a checkpoint.
 
     Raises:
@@ -593,7 +593,7 @@ def _checkpoint(path: Path) -> _Checkpoint:
         ) from None
     except ValueError as error:
         raise CursorError(f"{path / CURSOR_NAME} is damaged: resume from another checkpoint") from error
-    return _Checkpoint(path, saved["cursor"], saved["data"], steps)
+    return _CursorCheckpoint(path, saved["cursor"], saved["data"], steps)
 
 
 def _steps_of(path: Path) -> int | None:

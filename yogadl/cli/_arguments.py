@@ -271,11 +271,11 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Group:
+class ArgumentGroup:
     """Arguments under a title of their own; or without a title, of which one at most is given."""
 
     title: str
-    arguments: "tuple[Argument | Group, ...]"
+    arguments: "tuple[Argument | ArgumentGroup, ...]"
 
     def add_to(self, parser: Any) -> None:
         """Add the arguments to a parser."""
@@ -357,7 +357,7 @@ class Command:
     """
 
     run: Callable[[argparse.Namespace], Answer]
-    arguments: tuple[Argument | Group, ...]
+    arguments: tuple[Argument | ArgumentGroup, ...]
     defaults: Mapping[str, Any]
     has_bar: bool
 
@@ -374,14 +374,14 @@ class Command:
 
 
 def plain_command(
-    *arguments: Argument | Group, has_bar: bool = False, defaults: Mapping[str, Any] | None = None
+    *arguments: Argument | ArgumentGroup, has_bar: bool = False, defaults: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
     """Make a sub-command of a function, with these arguments alone."""
     return lambda run: Command(run, arguments, defaults or {}, has_bar)
 
 
 def command(
-    *arguments: Argument | Group, storage: str = "-s --storage", **more: Any
+    *arguments: Argument | ArgumentGroup, storage: str = "-s --storage", **more: Any
 ) -> Callable[[Callable[[argparse.Namespace], Answer]], Command]:
     """Make a sub-command of a function: one of a storage, which prints JSON if that is wanted.
 
@@ -415,7 +415,7 @@ TAGGED: Final = declared(
     [VERSION]  the name of the version, or a tag
     """
 )
-BUCKETS: Final = Group(
+BUCKETS: Final = ArgumentGroup(
     "buckets, and folders that several machines share",
     declared(
         """
@@ -435,7 +435,7 @@ BUCKETS: Final = Group(
         mirror_limit=typed(parse_size),
     ),
 )
-TARGET_BUCKET: Final = Group(
+TARGET_BUCKET: Final = ArgumentGroup(
     "the bucket to copy to, if it needs other options than the bucket that is read",
     declared(
         """

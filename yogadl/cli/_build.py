@@ -22,7 +22,7 @@ from yogadl.cli._arguments import (
     MATERIALIZE,
     WORKERS,
     Answer,
-    Group,
+    ArgumentGroup,
     command,
     declared,
     open_existing,
@@ -132,10 +132,10 @@ OPTIONS: Final = (
         json_value={"default": []},
     ),
 )
-TASKS: Final = Group(
+TASKS: Final = ArgumentGroup(
     "builds by many tasks, such as those of a job array",
     (
-        Group(
+        ArgumentGroup(
             "",
             declared(
                 """

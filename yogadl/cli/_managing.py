@@ -8,7 +8,7 @@ from yogadl.cli._arguments import (
     ID,
     KEY,
     Answer,
-    Group,
+    ArgumentGroup,
     command,
     declared,
     key_of,
@@ -130,7 +130,7 @@ _GRACE_DAYS: Final = 30.0
 
 
 @command(
-    Group(
+    ArgumentGroup(
         "",
         declared(
             f"""

@@ -124,7 +124,8 @@ class S3Storage(CacheStorage):
     Args:
         configurations: The location.
         tensorflow_config: Accepted for compatibility with 0.1.4; has no effect.
-        verify: ``"block"`` compares blocks that are read by range with their checksums.
+        verify: ``"block"`` compares blocks that are read by range with their checksums; see
+            docs/howto/damage.md.
     """
 
     def __init__(
@@ -154,7 +155,8 @@ class GCSStorage(CacheStorage):
     Args:
         configurations: The location.
         tensorflow_config: Accepted for compatibility with 0.1.4; has no effect.
-        verify: ``"block"`` compares blocks that are read by range with their checksums.
+        verify: ``"block"`` compares blocks that are read by range with their checksums; see
+            docs/howto/damage.md.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ def _has_other(root: Root, key: DatasetKey, theirs: str, ours: str) -> Configura
 
 
 @dataclass(frozen=True)
-class _File:
+class _CopiedFile:
     """A part, an index or a dictionary to copy.
 
     Args:
@@ -264,7 +264,7 @@ class _CopiedFiles:
     key: DatasetKey
     table: PartTable
 
-    def missing(self, named: set[str] | None) -> list[_File]:
+    def missing(self, named: set[str] | None) -> list[_CopiedFile]:
         """Return the files to copy, indexes first; of several equal files only one.
 
         These are the files that the target lacks, or has with another size; of a dictionary, with another
@@ -285,19 +285,19 @@ class _CopiedFiles:
             if target_sizes.get(part) != size_bytes or not (
                 named is None or part in named or root.keep(part)
             ):
-                parts[part] = _File(part, part, sha256, size_bytes)
+                parts[part] = _CopiedFile(part, part, sha256, size_bytes)
             index, old_index = _names.indexes(dataset_id, sha256, index_sha256)
             is_named = named is None or index in named
             source_name = old_index if index not in source_sizes and old_index in source_sizes else index
             found_bytes = target_sizes.get(index, target_sizes.get(old_index) if is_named else None)
             is_there = found_bytes is not None and found_bytes == source_sizes.get(source_name, found_bytes)
             if not is_there or not (is_named or root.keep(index)):
-                indexes[index] = _File(index, source_name, index_sha256, None)
+                indexes[index] = _CopiedFile(index, source_name, index_sha256, None)
         for sha256 in table.dictionaries:
             name = _names.dictionary(dataset_id, sha256)
             is_there = name in target_sizes and self._has_dictionary(sha256)
             if not is_there or not (named is None or name in named or root.keep(name)):
-                indexes[name] = _File(name, name, sha256, None)
+                indexes[name] = _CopiedFile(name, name, sha256, None)
         return [*indexes.values(), *parts.values()]
 
     def _has_dictionary(self, sha256: str) -> bool:
@@ -308,7 +308,7 @@ class _CopiedFiles:
             return False
         return True
 
-    def copy(self, files: list[_File], exclusion: BuildExclusion, progress: Received | None) -> None:
+    def copy(self, files: list[_CopiedFile], exclusion: BuildExclusion, progress: Received | None) -> None:
         """Copy files, starting them in this order; stop if another builder takes over."""
         bucket = self.source.bucket
         with ExitStack() as stack:
@@ -323,7 +323,7 @@ class _CopiedFiles:
     def _from_bucket(
         self,
         bucket: Bucket,
-        files: list[_File],
+        files: list[_CopiedFile],
         work: Path,
         exclusion: BuildExclusion,
         progress: Received | None,
@@ -345,11 +345,11 @@ class _CopiedFiles:
         download_all(bucket, downloads, progress=progress, guard=move_after_download)
 
     def _from_folder(
-        self, files: list[_File], work: Path, exclusion: BuildExclusion, progress: Received | None
+        self, files: list[_CopiedFile], work: Path, exclusion: BuildExclusion, progress: Received | None
     ) -> None:
         total = Total(sum(file.size_bytes or 0 for file in files), progress)
 
-        def send(file: _File) -> None:
+        def send(file: _CopiedFile) -> None:
             if total.stopped.is_set():
                 return
             exclusion.check()
@@ -360,7 +360,7 @@ class _CopiedFiles:
         in_parallel(send, files, _AT_ONCE, total)
 
     @contextlib.contextmanager
-    def _verified(self, file: _File) -> Iterator[Path]:
+    def _verified(self, file: _CopiedFile) -> Iterator[Path]:
         """Give the path of a file of the source, after comparing its bytes with their hash."""
         with self.source.local(file.source_name) as path:
             most_bytes = MAX_READ_BYTES if file.size_bytes is None else file.size_bytes

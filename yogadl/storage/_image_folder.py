@@ -23,7 +23,7 @@ _READERS: Final = 16  # threads that read from a bucket, where each picture take
 _SHOWN: Final = 5
 
 
-class _File(NamedTuple):
+class _ImageFile(NamedTuple):
     """A picture: its path below the folder, and what changes with its content."""
 
     path: str
@@ -78,7 +78,7 @@ class ImageFolder:
         self.location = masked(text)
         endings = _checked_extensions(extensions)
         folders: set[str] = set()
-        by_class: dict[str, list[_File]] = {}
+        by_class: dict[str, list[_ImageFile]] = {}
         for file in _files_below(text, endings) if self._bucket is None else _objects_in(self._bucket):
             name, separator, rest = file.path.partition("/")
             if not separator or any(part.startswith(".") for part in file.path.split("/")):
@@ -163,7 +163,7 @@ def _checked_extensions(extensions: Any) -> tuple[str, ...]:
 
 
 def _checked_classes(
-    location: str, folders: set[str], by_class: dict[str, list[_File]], given: Any
+    location: str, folders: set[str], by_class: dict[str, list[_ImageFile]], given: Any
 ) -> list[str]:
     """Return the names of the classes, in the order of their numbers."""
     if not by_class:
@@ -199,7 +199,7 @@ def _check_name(path: str) -> None:
         raise ConfigurationError(f"the name of {path!r} is no UTF-8: rename the file") from None
 
 
-def _files_below(root: str, endings: tuple[str, ...]) -> Iterator[_File]:
+def _files_below(root: str, endings: tuple[str, ...]) -> Iterator[_ImageFile]:
     """Yield the classes, and all files below a folder, of those that are regular or links to such.
 
     Raises:
@@ -212,20 +212,20 @@ def _files_below(root: str, endings: tuple[str, ...]) -> Iterator[_File]:
     for entry in entries_below(root):
         path = os.path.relpath(entry.path, root)
         if entry.is_folder and "/" not in path:
-            yield _File(f"{path}/", 0, "")  # a class, perhaps without files
+            yield _ImageFile(f"{path}/", 0, "")  # a class, perhaps without files
         if entry.is_folder or entry.is_hidden:
             continue
         status = look_at(entry.path)
         if status is None:
             if not path.lower().endswith(endings):
                 entry.refuse_if_dead()
-            yield _File(path, 0, "")
+            yield _ImageFile(path, 0, "")
         elif stat.S_ISREG(status.st_mode):  # a pipe would be waited for
-            yield _File(path, status.st_size, str(status.st_mtime_ns))
+            yield _ImageFile(path, status.st_size, str(status.st_mtime_ns))
 
 
-def _objects_in(bucket: Bucket) -> Iterator[_File]:
-    return (_File(found.name, found.size_bytes, found.tag) for found in bucket.list())
+def _objects_in(bucket: Bucket) -> Iterator[_ImageFile]:
+    return (_ImageFile(found.name, found.size_bytes, found.tag) for found in bucket.list())
 
 
 image_folder = ImageFolder

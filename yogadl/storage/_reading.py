@@ -75,7 +75,8 @@ class ReadingStorage:
             allow_pickle: Whether pickled fields may be read; unpickling can run any code that their builder
                 stored.
             check: Whether each process compares each block with its checksum before the first read from that
-                block. A damaged block is then a `CacheFormatError` that names the records.
+                block. A damaged block is then a `CacheFormatError` that names the records. All checks and
+                their costs are in a table in docs/howto/damage.md.
 
         Raises:
             DatasetNotFoundError: if the version does not exist.
@@ -175,7 +176,8 @@ class ReadingStorage:
     ) -> "Verified":
         """Read every byte of a version, in a bucket and in the mirror, and compare it with its checksums.
 
-        Damaged files in this machine's mirror are downloaded again; the result lists them.
+        Damaged files in this machine's mirror are downloaded again; the result lists them. All checks and
+        their costs are in a table in docs/howto/damage.md.
 
         Raises:
             CacheFormatError: at the first damage that has no second copy, naming dataset, field and records.

@@ -31,7 +31,7 @@ def through_json(value):
 
 
 def by_hand(stream, operations=(), **options):
-    source, sampler = yogadl_grain.DataSource(REF), yogadl_grain.Sampler(stream)
+    source, sampler = yogadl_grain.DataSource(REF), yogadl_grain.IndexSampler(stream)
     return grain.DataLoader(data_source=source, sampler=sampler, operations=operations, **options)
 
 

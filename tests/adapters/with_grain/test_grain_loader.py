@@ -25,7 +25,7 @@ def shuffled(**options):
 
 
 def by_hand(stream, epochs=1, **options):
-    sampler = yogadl_grain.Sampler(stream, epochs)
+    sampler = yogadl_grain.IndexSampler(stream, epochs)
     return grain.DataLoader(data_source=yogadl_grain.DataSource(REF), sampler=sampler, **options)
 
 
@@ -152,16 +152,16 @@ def test_options_that_say_otherwise_than_the_stream_are_refused(of_stream, optio
 
 
 def test_samplers_and_sources_refuse_what_they_can_not_read():
-    check_refusals(yogadl_grain.Sampler, [("num_epochs", "epochs=")])
+    check_refusals(yogadl_grain.IndexSampler, [("num_epochs", "epochs=")])
     functions = REF.stream().map(str)
     with pytest.raises(ConfigurationError, match=r"map\(str\) would not be called"):
-        yogadl_grain.Sampler(functions)
+        yogadl_grain.IndexSampler(functions)
     with pytest.raises(ConfigurationError, match="a RecordStream has no random access"):
         yogadl_grain.DataSource(REF.stream())
 
 
 def test_uneven_shards_may_not_drift_into_different_epochs():
-    for make in (yogadl_grain.make_dataloader, yogadl_grain.Sampler):
+    for make in (yogadl_grain.make_dataloader, yogadl_grain.IndexSampler):
         with pytest.raises(ConfigurationError, match="drift into different epochs"):
             make(shuffled(num_shards=2), epochs=2)
 
@@ -190,7 +190,7 @@ def test_a_state_goes_on_where_it_was_taken(operations, count):
 
 
 def test_the_sampler_says_index_record_and_generator():
-    sampler = yogadl_grain.Sampler(shuffled(), epochs=2)
+    sampler = yogadl_grain.IndexSampler(shuffled(), epochs=2)
     assert len(sampler) == 2 * RECORDS
     metadata = sampler[RECORDS + 7]
     assert metadata.index == RECORDS + 7
@@ -201,7 +201,7 @@ def test_the_sampler_says_index_record_and_generator():
 @pytest.mark.parametrize("index", [-1, RECORDS])
 def test_the_sampler_has_no_more_than_its_epochs(index):
     with pytest.raises(IndexError):
-        yogadl_grain.Sampler(shuffled())[index]
+        yogadl_grain.IndexSampler(shuffled())[index]
 
 
 def test_the_sampler_and_make_dataloader_give_the_same():
@@ -249,7 +249,7 @@ def test_names_in_checkpoints_are_the_same_in_another_process(tmp_path):
     storage = yogadl.open_storage(tmp_path)
     storage.submit({"id": np.arange(7)}, "seven", "1")
     ref = storage.fetch("seven", "1")
-    for made in (yogadl_grain.DataSource(ref), yogadl_grain.Sampler(ref.stream())):
+    for made in (yogadl_grain.DataSource(ref), yogadl_grain.IndexSampler(ref.stream())):
         name = repr(made)
         assert ref.fingerprint in name
         assert " at 0x" not in name
@@ -257,7 +257,7 @@ def test_names_in_checkpoints_are_the_same_in_another_process(tmp_path):
 
 
 def test_sources_and_samplers_serve_many_threads():
-    sampler, source = yogadl_grain.Sampler(shuffled(), epochs=3), yogadl_grain.DataSource(REF)
+    sampler, source = yogadl_grain.IndexSampler(shuffled(), epochs=3), yogadl_grain.DataSource(REF)
 
     def read(index):
         return int(source[sampler[index].record_key]["id"])

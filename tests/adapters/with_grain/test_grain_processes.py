@@ -19,7 +19,7 @@ stream = ref.stream(shuffle=True, shard_rank=jax.process_index(), num_shards=jax
 loader = yogadl_grain.make_dataloader(stream, batch_size=4, shard_options=shards)
 ids = [i for batch in loader for i in batch["id"].tolist()]
 by_hand = grain.DataLoader(
-    data_source=yogadl_grain.DataSource(ref), sampler=yogadl_grain.Sampler(ref.stream(shuffle=True)),
+    data_source=yogadl_grain.DataSource(ref), sampler=yogadl_grain.IndexSampler(ref.stream(shuffle=True)),
     shard_options=grain.sharding.ShardByJaxProcess(drop_remainder=True))
 even = [int(record["id"]) for record in by_hand]
 with warnings.catch_warnings(record=True) as caught:

@@ -105,7 +105,7 @@ def test_a_state_goes_on_in_new_workers(drain):
 def test_batches_that_workers_make_of_every_second_record_have_no_cursor_but_at_a_common_end(drain):
     loader = grain.DataLoader(
         data_source=yogadl_grain.DataSource(REF),
-        sampler=yogadl_grain.Sampler(stream()),
+        sampler=yogadl_grain.IndexSampler(stream()),
         operations=[grain.transforms.Batch(6)],
         worker_count=2,
     )

@@ -85,7 +85,7 @@ class StopAfter(KillAfter):
 
 def train(root, path, epochs, kill_after=None, stop_after=None, every_batches=None, execution=1, batch=BATCH):
     """Train with a checkpoint, from where it stands, and possibly not to the end."""
-    dataset = adapter.PyDataset(stream(root), batch, fields=FIELDS)
+    dataset = adapter.PyDataset(stream(root), batch, fields=FIELDS, epochs=None)
     checkpoint = adapter.Checkpoint(path, dataset, every_batches)
     model = checkpoint.restore(lambda: make_model(execution))
     begun = [checkpoint.epoch, checkpoint.step]
@@ -113,7 +113,7 @@ def by_hand(root, batches):
 def fitted(root, epochs):
     """Train by one fit as a user would, who leaves ``shuffle=True``."""
     model = make_model()
-    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS)
+    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=None)
     model.fit(dataset, epochs=epochs, steps_per_epoch=dataset.steps_per_epoch, verbose=0)
     return weights(model)
 
@@ -122,21 +122,23 @@ def count(root, epochs):
     """Count how often each record was trained on by a model that Keras builds."""
     model = make_counter(is_built=False)
     above = np.full((BATCH, 1), 1e9, np.float32)
-    dataset = adapter.PyDataset(stream(root), BATCH, fields=lambda batch: (batch["id"][:, None], above))
+    dataset = adapter.PyDataset(
+        stream(root), BATCH, fields=lambda batch: (batch["id"][:, None], above), epochs=None
+    )
     model.fit(dataset, epochs=epochs, steps_per_epoch=STEPS, shuffle=True, verbose=0)
     return np.ravel(model.get_weights()[0]).tolist()
 
 
 def wrong_dataset(root, path):
     """Train on another dataset than that of the checkpoint."""
-    datasets = [adapter.PyDataset(stream(root), BATCH, fields=FIELDS) for _ in range(2)]
+    datasets = [adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=None) for _ in range(2)]
     checkpoint = adapter.Checkpoint(path, datasets[0])
     return refusal(make_model(), datasets[1], steps_per_epoch=3, callbacks=[checkpoint])
 
 
 def without_steps(root, path):
     """Train on a dataset without end, without saying how long."""
-    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS)
+    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=None)
     return refusal(make_model(), dataset, callbacks=[adapter.Checkpoint(path, dataset)])
 
 
@@ -167,7 +169,7 @@ def fit_finite_in_order(root):
 def read_without_end(root):
     """Leave it open how many batches of a dataset that has no end are to be read; say what was read."""
     model = make_model()
-    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS)
+    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=None)
     calls = (model.fit, model.evaluate, model.predict)
     found = [refusal(model, dataset, call) for call in calls]
     assert not dataset.asked_for
@@ -191,7 +193,7 @@ def evaluate(root):
     predicted = [model.predict(finite, verbose=0).ravel().tolist() for _ in range(2)]
     order = finite.stream.indices()
     expected = model.predict(data["x"][order], verbose=0).ravel().tolist()
-    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS)
+    dataset = adapter.PyDataset(stream(root), BATCH, fields=FIELDS, epochs=None)
     history = model.fit(dataset, epochs=3, steps_per_epoch=5, validation_data=finite, verbose=0)
     found.append(model.evaluate(data["x"], data["y"], verbose=0))
     return {
@@ -239,7 +241,7 @@ def backed_up(root, folder, save_freq):
     said = []
     for others in ([Fail(6)], []):
         model = make_counter(is_built=True)
-        dataset = adapter.PyDataset(stream(root), BATCH, fields=counted)
+        dataset = adapter.PyDataset(stream(root), BATCH, fields=counted, epochs=None)
         validation = adapter.PyDataset(few(root), BY, fields=counted, epochs=1)
         backup = keras.callbacks.BackupAndRestore(folder, save_freq=save_freq)
         options = {"callbacks": [backup, *others], "steps_per_epoch": STEPS, "epochs": 2, "verbose": 0}
@@ -290,7 +292,7 @@ def make_decaying_counter():
 
 def train_few(root, path, drop, kind=adapter.Checkpoint):
     """Train three epochs, from where the checkpoint stands."""
-    dataset = adapter.PyDataset(few(root), BY, fields=counted, drop_remainder=drop)
+    dataset = adapter.PyDataset(few(root), BY, fields=counted, drop_remainder=drop, epochs=None)
     checkpoint = kind(path, dataset, every_batches=1)
     model = checkpoint.restore(make_decaying_counter)
     begun = [checkpoint.epoch, checkpoint.step]

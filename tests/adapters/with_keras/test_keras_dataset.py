@@ -64,14 +64,14 @@ def test_a_number_is_the_same_batch_whatever_was_asked_for_before(numbers, offse
     expected = iter(stream_of(53, **options).batch(size, drop, epochs=None))
     found = [next(expected)["id"].tolist() for _ in range(41)]
     made = {"drop_remainder": drop, "prefetch": ahead[0], "threads": ahead[1]}
-    dataset = adapter.PyDataset(stream_of(53, **options), size, **made)
+    dataset = adapter.PyDataset(stream_of(53, **options), size, epochs=None, **made)
     assert dataset.num_batches is None
     for number in numbers:
         assert dataset[number]["id"].tolist() == found[number]
 
 
 def test_many_threads_get_the_batches_they_ask_for():
-    dataset = adapter.PyDataset(stream_of(), 10)
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=None)
     numbers = [number for number in range(40) for _ in range(3)]
     with ThreadPoolExecutor(8) as pool:
         found = ids(pool.map(dataset.__getitem__, numbers))
@@ -81,14 +81,14 @@ def test_many_threads_get_the_batches_they_ask_for():
 
 def test_batches_asked_for_in_order_are_read_once():
     source = Watched()
-    dataset = adapter.PyDataset(yogadl.from_source(source).stream(shuffle=True), 10)
+    dataset = adapter.PyDataset(yogadl.from_source(source).stream(shuffle=True), 10, epochs=None)
     source.read.clear()
     first(dataset, 11)
     assert len(source.read[:RECORDS]) == len(set(source.read[:RECORDS])) == RECORDS
 
 
 def test_a_forked_process_reads_on():
-    dataset = adapter.PyDataset(stream_of(), 10)
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=None)
     expected = first(dataset, 4)
     child = os.fork()
     if not child:
@@ -97,7 +97,7 @@ def test_a_forked_process_reads_on():
 
 
 def test_it_pickles_without_what_was_read_ahead():
-    dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"))
+    dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"), epochs=None)
     dataset[3]
     again = pickle.loads(pickle.dumps(dataset))
     for number in (3, 4, 0):
@@ -108,7 +108,7 @@ def test_it_pickles_without_what_was_read_ahead():
 
 
 def test_the_cursor_is_that_of_a_loader_that_delivered_as_much():
-    dataset = adapter.PyDataset(stream_of(start_offset=60), 10)
+    dataset = adapter.PyDataset(stream_of(start_offset=60), 10, epochs=None)
     batches = iter(stream_of(start_offset=60).batch(10, epochs=None))
     assert dataset.cursor(0) == batches.state_dict()
     for delivered in range(1, 30):
@@ -117,15 +117,15 @@ def test_the_cursor_is_that_of_a_loader_that_delivered_as_much():
 
 
 def test_loading_a_cursor_moves_batch_0():
-    dataset = adapter.PyDataset(stream_of(), 10)
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=None)
     expected = first(dataset, 30)
     dataset.load_state_dict(dataset.cursor(17))
     assert first(dataset, 13) == expected[17:]
-    assert dataset.cursor(0) == adapter.PyDataset(stream_of(), 10).cursor(17)
+    assert dataset.cursor(0) == adapter.PyDataset(stream_of(), 10, epochs=None).cursor(17)
 
 
 def test_a_cursor_of_other_data_is_refused_unless_rebound():
-    dataset = adapter.PyDataset(stream_of(), 10)
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=None)
     other = ref_of(fingerprint="other").stream(shuffle=True).cursor(20)
     with pytest.raises(CursorError, match="other data"):
         dataset.load_state_dict(other)
@@ -177,7 +177,7 @@ def nested_stream():
     ids=["pair", "list", "one", "several inputs", "named inputs", "function", "nothing"],
 )
 def test_fields_say_what_is_x_and_y(fields, expected):
-    found = adapter.PyDataset(nested_stream(), 3, fields=fields)[0]
+    found = adapter.PyDataset(nested_stream(), 3, fields=fields, epochs=None)[0]
     wanted = expected(next(iter(nested_stream().batch(3))))
     assert keras.tree.is_nested(found)
     keras.tree.map_structure(np.testing.assert_array_equal, found, wanted)
@@ -185,9 +185,9 @@ def test_fields_say_what_is_x_and_y(fields, expected):
 
 def test_records_that_are_tuples_are_what_keras_takes():
     stream = yogadl.from_source((np.arange(8.0), np.arange(8), np.ones(8))).stream()
-    x, y, w = adapter.PyDataset(stream, 4)[1]
+    x, y, w = adapter.PyDataset(stream, 4, epochs=None)[1]
     assert (x.tolist(), y.tolist(), w.tolist()) == ([4, 5, 6, 7], [4, 5, 6, 7], [1, 1, 1, 1])
-    y, x = adapter.PyDataset(stream, 4, fields=(1, 0))[0]
+    y, x = adapter.PyDataset(stream, 4, fields=(1, 0), epochs=None)[0]
     assert (x.dtype, y.dtype) == (np.float64, np.int64)
 
 
@@ -198,6 +198,7 @@ def test_padding_becomes_a_weight_of_zero():
         2,
         fields=lambda batch: (batch["x"], batch["id"], np.where(batch["is_padding"], 0.0, 1.0)),
         padding_field="is_padding",
+        epochs=None,
     )
     assert [dataset[number][2].tolist() for number in range(4)] == [[1, 1], [0], [1, 1], [0]]
 
@@ -205,8 +206,8 @@ def test_padding_becomes_a_weight_of_zero():
 def test_records_of_four_items_must_be_chosen_from():
     stream = yogadl.from_source(tuple(np.arange(5) for _ in range(4))).stream()
     with pytest.raises(ConfigurationError, match=r"4 items.*fields=\(0, 2\)"):
-        adapter.PyDataset(stream, 2)
-    assert len(adapter.PyDataset(stream, 2, fields=(0, 2))[0]) == 2
+        adapter.PyDataset(stream, 2, epochs=None)
+    assert len(adapter.PyDataset(stream, 2, fields=(0, 2), epochs=None)[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -228,9 +229,11 @@ def test_records_of_four_items_must_be_chosen_from():
 def test_fields_of_varying_length_need_a_function(ref, says, of):
     for fields in (None, ("x", "label")):
         with pytest.raises(UnsupportedDataError, match=says):
-            adapter.PyDataset(ref.stream(), 2, fields=fields)
-    assert adapter.PyDataset(ref.stream(), 2, fields="label")[1][0].tolist() == [2, 3]
-    made = adapter.PyDataset(ref.stream(), 2, fields=lambda b: (np.array(list(map(of, b["x"]))), b["label"]))
+            adapter.PyDataset(ref.stream(), 2, fields=fields, epochs=None)
+    assert adapter.PyDataset(ref.stream(), 2, fields="label", epochs=None)[1][0].tolist() == [2, 3]
+    made = adapter.PyDataset(
+        ref.stream(), 2, fields=lambda b: (np.array(list(map(of, b["x"]))), b["label"]), epochs=None
+    )
     assert made[1][0].tolist() == [4, 6]
 
 
@@ -252,24 +255,36 @@ def checkpoint_of(dataset, name="run.keras"):
         (lambda made: made(fields=()), "has 0 items"),
         (lambda made: made(fields=("x", None)), "fields has None: give a key"),
         (
-            lambda _: adapter.PyDataset(yogadl.from_source(np.arange(5)).stream(), 2, fields="x"),
+            lambda _: adapter.PyDataset(
+                yogadl.from_source(np.arange(5)).stream(), 2, fields="x", epochs=None
+            ),
             "single value",
         ),
         (lambda made: made(prefetch=-1), "prefetch must be a whole number of at least 0, not -1"),
         (lambda made: made(threads=0), "threads must be a whole number of at least 1, not 0"),
         (lambda made: made(prefetch=0, threads=2), "threads=2 read ahead: pass prefetch=1 or more"),
-        (lambda _: adapter.PyDataset(stream_of(num_shards=2), 10), "drop_shard_remainder"),
+        (lambda _: adapter.PyDataset(stream_of(num_shards=2), 10, epochs=None), "drop_shard_remainder"),
         (lambda _: checkpoint_of([]), r"PyDataset, not of a builtins.list: make one .*tf\.data"),
-        (lambda made: checkpoint_of(made(epochs=1)), "has 11 batches: leave out its epochs="),
+        (lambda made: checkpoint_of(made(epochs=1)), "has 11 batches: make it with epochs=None"),
         (lambda made: checkpoint_of(made(), "run"), r"must end in \.keras"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call, words):
     def made(**options):
-        return adapter.PyDataset(stream_of(), 10, **options)
+        return adapter.PyDataset(stream_of(), 10, **{"epochs": None, **options})
 
     with pytest.raises(ConfigurationError, match=words):
         call(made)
+
+
+def test_the_number_of_epochs_must_be_said():
+    with pytest.raises(TypeError, match="epochs"):
+        adapter.PyDataset(stream_of(), 10)
+
+
+def test_without_a_size_items_come_as_they_are():
+    dataset = adapter.PyDataset(stream_of(), epochs=1)
+    assert [int(dataset[number]["id"]) for number in range(3)] == stream_of().indices()[:3].tolist()
 
 
 def test_uneven_shards_go_with_an_end():
@@ -277,7 +292,7 @@ def test_uneven_shards_go_with_an_end():
 
 
 def test_more_workers_of_keras_are_refused():
-    dataset = adapter.PyDataset(stream_of(), 10)
+    dataset = adapter.PyDataset(stream_of(), 10, epochs=None)
     with pytest.raises(ConfigurationError, match="one worker"):
         dataset.workers = 4
     with pytest.raises(ConfigurationError, match="one worker"):
@@ -289,13 +304,13 @@ def test_more_workers_of_keras_are_refused():
 
 
 def test_a_checkpoint_that_was_never_saved_restores_nothing(tmp_path):
-    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=None))
     assert checkpoint.restore() is None
     assert list(checkpoint.parts(epochs=3)) == [{"initial_epoch": 0, "epochs": 3, "steps_per_epoch": 11}]
 
 
 def test_a_checkpoint_refuses_epochs_that_are_shorter_than_what_is_done(tmp_path):
-    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=None))
     checkpoint.step = 7
     assert next(checkpoint.parts(3)) == {"initial_epoch": 0, "epochs": 1, "steps_per_epoch": 4}
     with pytest.raises(ConfigurationError, match="epoch 0 has 7 steps, but 7 are done already"):
@@ -305,7 +320,7 @@ def test_a_checkpoint_refuses_epochs_that_are_shorter_than_what_is_done(tmp_path
 @pytest.mark.parametrize("content", [b"not a zip", b""])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, content):
     (tmp_path / "run.keras").write_bytes(content)
-    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10))
+    checkpoint = adapter.Checkpoint(tmp_path / "run.keras", adapter.PyDataset(stream_of(), 10, epochs=None))
     with pytest.raises(CacheFormatError, match=r"run.keras is not a checkpoint"):
         checkpoint.restore()
 
@@ -330,7 +345,7 @@ def trained(tmp_path, make):
     """Return a new checkpoint on the path of one that was saved in training."""
     checkpoints = []
     for _ in range(2):
-        dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"))
+        dataset = adapter.PyDataset(stream_of(), 10, fields=("x", "id"), epochs=None)
         checkpoints.append(adapter.Checkpoint(tmp_path / "run.keras", dataset))
     model = checkpoints[0].restore(make)
     model.optimizer.learning_rate = 0.125  # as ReduceLROnPlateau does
@@ -387,7 +402,7 @@ def test_a_model_that_was_changed_since_is_not_silently_restored(tmp_path, chang
 
 def test_a_dataset_that_ends_tells_that_nothing_is_left_of_the_cursors_epoch(caplog):
     cursor = stream_of().cursor(RECORDS)
-    assert adapter.PyDataset(stream_of(cursor=cursor), 10).steps_left > 0
+    assert adapter.PyDataset(stream_of(cursor=cursor), 10, epochs=None).steps_left > 0
     assert not caplog.records
     assert adapter.PyDataset(stream_of(cursor=cursor), 10, epochs=1).num_batches == 0
     (told,) = caplog.records

@@ -216,7 +216,7 @@ RANK = """
     for options in ({"shard_rank": 1, "num_shards": 2}, {}):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            adapter.PyDataset(ref.stream(**options), 2)
+            adapter.PyDataset(ref.stream(**options), 2, epochs=None)
             adapter.PyDataset(ref.stream(), 2, epochs=1)
         print([str(warning.message) for warning in caught if "unsharded" in str(warning.message)])
     torch.distributed.barrier()  # who ends earlier breaks the other's connecting

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import tensorflow as tf
-from near_misses import VALUES, Adapter
+from near_misses import REF, VALUES, Adapter
 
 from yogadl.adapters import tensorflow as adapter
+from yogadl.errors import ConfigurationError
 
 
 class TestDataset(Adapter):
@@ -38,3 +39,8 @@ class TestDataset(Adapter):
 
     def cursor(self, loader, iterator, delivered):
         return self.stream.cursor(8 * delivered)  # a loop counts its batches
+
+
+def test_a_remainder_is_dropped_of_batches_only():
+    with pytest.raises(ConfigurationError, match="drop_remainder needs batch_size"):
+        adapter.make_tf_dataset(REF.stream(), drop_remainder=True)

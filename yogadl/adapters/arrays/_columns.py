@@ -267,7 +267,7 @@ StoredColumn = NDArray[Any] | HeapValues
 _JOINED_BYTES: Final = 2**30
 
 
-class Table:
+class TableForm:
     """The form of the records of a table.
 
     Args:
@@ -625,7 +625,7 @@ class StreamSource(Source):
             raise UnsupportedDataError(NO_RECORDS)
         names = reader.schema.names
         self.spec: Spec = spec_of(names, first.slice(0, SAMPLED_RECORDS).columns, forms)
-        self._table = Table(names, self.spec, forms.missing)
+        self._table = TableForm(names, self.spec, forms.missing)
         self._batches = chain([first], batches)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
@@ -634,7 +634,7 @@ class StreamSource(Source):
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowGroup:
     """A row group of a Parquet file, which can be read without the row groups before."""
 
     records: int
@@ -648,7 +648,7 @@ class PiecesSource(Source):
     has_final_spec = True
     _missing: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, schema: Any, pieces: Sequence[Piece], forms: Forms) -> None:
+    def __init__(self, schema: Any, pieces: Sequence[RowGroup], forms: Forms) -> None:
         self._pieces = pieces
         self.length: int = sum(piece.records for piece in pieces)
         if not self.length:
@@ -681,7 +681,7 @@ class PiecesSource(Source):
         return tuple(field.name for field in self.spec.fields if field.leaf.dtype == JSON)
 
     @property
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[RowGroup]:
         """The row groups."""
         return self._pieces
 
@@ -692,18 +692,18 @@ class PiecesSource(Source):
             if first + piece.records > start:
                 rest = self._pieces[number:]
                 batches = (batch for piece in rest for batch in piece.batches())
-                table = Table(self._names, self.spec, self._missing)
+                table = TableForm(self._names, self.spec, self._missing)
                 yield from _chunked(table, batches, start, start - first)
                 return
             first += piece.records
 
 
-def _first_batch(pieces: Sequence[Piece]) -> Any:
+def _first_batch(pieces: Sequence[RowGroup]) -> Any:
     """Return the first batch that has records."""
     return next(batch for piece in pieces if piece.records for batch in piece.batches() if batch.num_rows)
 
 
-def _chunked(form: Table, batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
+def _chunked(form: TableForm, batches: Iterable[Any], first: int, skipped: int) -> Iterator[Columns]:
     """Yield columns in chunks of `chunk_records`, reading ahead on another thread.
 
     Args:

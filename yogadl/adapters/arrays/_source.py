@@ -23,10 +23,10 @@ from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
 from yogadl._sources.sources import NO_RECORDS, Source
 from yogadl.adapters.arrays._columns import (
-    Piece,
     PiecesSource,
+    RowGroup,
     StreamSource,
-    Table,
+    TableForm,
     Values,
     bytes_of,
     chunk_records,
@@ -72,7 +72,7 @@ class FrameSource(Source):
         self._table, self._read = table, read
         first = read(table, slice(0, min(self.length, SAMPLED_RECORDS)))
         self.spec: Spec = spec_of(names, first, forms)
-        self._form = Table(names, self.spec, forms.missing)
+        self._form = TableForm(names, self.spec, forms.missing)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
@@ -279,7 +279,7 @@ def _state_of_files(source: PiecesSource) -> str | None:
     groups = [piece.batches for piece in source.pieces]
     described = []
     for group in groups:
-        if not isinstance(group, _Group) or not isinstance(group.file, str):
+        if not isinstance(group, _RowGroupBatches) or not isinstance(group.file, str):
             return None
         columns = None if group.columns is None else list(group.columns)
         state = os.stat(group.file)
@@ -361,7 +361,7 @@ def _with_file_contents(table: Any, media: Sequence[str]) -> Any:
 
 def of_files(files: Sequence[Any], columns: Sequence[str] | None, forms: Forms) -> PiecesSource:
     """Return the source of Parquet files, each given as a path or as a pq.ParquetFile."""
-    pieces: list[Piece] = []
+    pieces: list[RowGroup] = []
     expected = None
     for file in files:
         opened = _open_parquet(file)
@@ -377,7 +377,7 @@ def of_files(files: Sequence[Any], columns: Sequence[str] | None, forms: Forms) 
             group = opened.metadata.row_group(number)
             if group.num_rows:
                 size = chunk_records(group.total_byte_size // group.num_rows)
-                pieces.append(Piece(group.num_rows, _Group(file, number, columns, 2 * size)))
+                pieces.append(RowGroup(group.num_rows, _RowGroupBatches(file, number, columns, 2 * size)))
         if opened is not file:
             opened.close()
     return PiecesSource(expected, pieces, forms)
@@ -404,7 +404,7 @@ def _listed(schema: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _RowGroupBatches:
     """The batches of one row group; picklable if the file is given by its path."""
 
     file: Any
@@ -440,7 +440,7 @@ def of_dataset(dataset: Any, forms: Forms) -> PiecesSource | StreamSource:
     # `count_rows` counts the whole file, so it is not used.
     counts = [sum(part.num_rows for part in group.row_groups) for group in groups]
     found = [
-        Piece(count, partial(_fragment_batches, group, dataset.schema))
+        RowGroup(count, partial(_fragment_batches, group, dataset.schema))
         for count, group in zip(counts, groups, strict=True)
         if count
     ]

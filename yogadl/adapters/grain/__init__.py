@@ -8,7 +8,7 @@ from yogadl.adapters import _checks
 _checks.require("grain", "Grain's loaders and datasets need Grain: pip install 'yogadl[grain]'")
 
 from yogadl.adapters.grain._items import DataSource
-from yogadl.adapters.grain._loader import Sampler, cursor, make_dataloader, map_dataset
+from yogadl.adapters.grain._loader import IndexSampler, cursor, make_dataloader, map_dataset
 from yogadl.adapters.grain._source import source
 
-__all__ = ["DataSource", "Sampler", "cursor", "make_dataloader", "map_dataset", "source"]
+__all__ = ["DataSource", "IndexSampler", "cursor", "make_dataloader", "map_dataset", "source"]

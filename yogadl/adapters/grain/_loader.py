@@ -75,7 +75,7 @@ class _ShardPlaces:
         return np.random.Generator(np.random.Philox(key=random_key(self.numbering, item)))
 
 
-class Sampler(_ShardPlaces):
+class IndexSampler(_ShardPlaces):
     """The records of a stream in its order, for a `grain.DataLoader` over `DataSource`.
 
     Immutable, thread-safe; picklable if the stream is. Every iteration of the loader begins at the stream's
@@ -93,7 +93,7 @@ class Sampler(_ShardPlaces):
         >>> import grain, yogadl
         >>> from yogadl.adapters import grain as yogadl_grain
         >>> ref = yogadl.from_source([10, 11, 12, 13, 14])
-        >>> sampler = yogadl_grain.Sampler(ref.stream(shard_rank=1, num_shards=2))
+        >>> sampler = yogadl_grain.IndexSampler(ref.stream(shard_rank=1, num_shards=2))
         >>> source = yogadl_grain.DataSource(ref)
         >>> [int(record) for record in grain.DataLoader(data_source=source, sampler=sampler)]
         [11, 13]
@@ -182,7 +182,9 @@ def make_dataloader(
         operations: The transformations of each record (of each batch, if `batch_size` is given).
         worker_count: The number of processes that apply them; 0: none, ``None``: one for each CPU.
         epochs: The number of epochs to read; ``None``: without end.
-        batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`. A batch is
+            read in one step.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name of a bool field to add; true for a record that repeats another only to make
             the shards equally long.
@@ -229,7 +231,9 @@ def map_dataset(
 
     Args:
         stream: The stream to read; it sets the records, the start, the order and the shard.
-        batch_size: The number of records in a batch, which is read in one step; ``None``: single records.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`. A batch is
+            read in one step.
         epochs: The number of epochs that the dataset's length covers; ``None``: without end.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name of a bool field to add; true for a record that repeats another only to make

@@ -333,7 +333,7 @@ class OnManyDevices:
 @takes_a_stream
 def make_jax_iterator(
     stream: Stream,
-    batch_size: int | None,
+    batch_size: int | None = None,
     sharding: Any = None,
     *,
     drop_remainder: bool = False,
@@ -355,14 +355,15 @@ def make_jax_iterator(
     Args:
         stream: The stream to read, of `DataRef.stream`; with a sharding over the whole job, an unsharded
             stream.
-        batch_size: The number of records in a batch; with a sharding, in the whole global batch. ``None``,
-            without a sharding: each record is a batch as it is, such as those of `DataRef.bucketed`.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`. With a sharding,
+            the number in the whole global batch, which is needed.
         sharding: The layout of each batch on the devices; the batch is the first dimension. One sharding
             for all fields, or a tree of shardings such as ``{"image": ..., "label": ...}``. Without a
             sharding, batches are put onto the default device.
         drop_remainder: Leave out an epoch's last batch if it is short; with a sharding, such a batch is
             always left out.
-        epochs: The number of epochs to read; None: without end.
+        epochs: The number of epochs to read; ``None``: without end.
         padding_field: The name of a bool field to add to each batch: true for records that are padding.
         prefetch: The number of batches to keep ready on the devices; 0: no batch, and no thread.
         threads: The number of threads that read batches and put them onto the devices; see `Loader.prefetch`.

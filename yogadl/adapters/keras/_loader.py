@@ -179,8 +179,9 @@ if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 7):
 _MOST_FRAMES: Final = 8
 _SHUFFLE_MESSAGE: Final = (
     "Keras's fit shuffles the batches of a dataset that ends. Pass shuffle=False to train in the stream's "
-    "order, the same in each epoch of Keras's. Or leave out epochs= and pass "
-    "steps_per_epoch=dataset.steps_per_epoch: then each epoch is the next of the stream's, in its own order"
+    "order, the same in each epoch of Keras's. Or pass epochs=None to PyDataset, and "
+    "steps_per_epoch=dataset.steps_per_epoch to fit: then each epoch is the next of the stream's, in its own "
+    "order"
 )
 _BACKUP_MESSAGE: Final = (
     "keras.callbacks.BackupAndRestore(save_freq=<number>) does not save the position in the data: after a "
@@ -193,10 +194,10 @@ _BACKUP_MESSAGE: Final = (
 class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no annotations
     """A stream's batches for Keras, in the stream's order.
 
-    By default the dataset is endless, for `fit`: batch i is the i-th batch after the stream's start, across
-    epochs. This keeps the stream's order, since Keras shuffles and repeats the batches of finite datasets
-    only. Pass ``steps_per_epoch=dataset.steps_per_epoch``. With ``epochs=1`` the dataset has an end, for
-    `evaluate`, `predict` and ``validation_data=``.
+    For `fit`, pass ``epochs=None``: the dataset is endless, and batch i is the i-th batch after the stream's
+    start, across epochs. Pass ``steps_per_epoch=dataset.steps_per_epoch`` to `fit`. For `evaluate`, `predict`
+    and ``validation_data=``, pass ``epochs=1``: the dataset has an end. No default would be right for both:
+    Keras shuffles the batches of a finite dataset, and begins it anew in each epoch of `fit`.
 
     Each `fit`, `evaluate` and `predict` begins at batch 0. A `Checkpoint` among the callbacks makes batch 0
     the batch where training stopped. Keras reads the dataset with one worker; the dataset itself reads
@@ -204,13 +205,13 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     Args:
         stream: The stream to read, of `DataRef.stream`.
-        batch_size: The number of records in a batch; ``None``: each record is a batch as it is, such as those
-            of `DataRef.bucketed`.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, each
+            of which is a batch for Keras: those of `DataRef.bucketed`.
         fields: The inputs of Keras: ``("image", "label")`` names the keys of the record for x and y; a third
             key is for the sample weight. Each item may be a tuple or a dict of keys. Or a function of a
             batch. None: records are (x, y) already, or only x.
         drop_remainder: Leave out an epoch's last batch if it is short.
-        epochs: The number of the stream's epochs; None: the dataset is endless.
+        epochs: The number of the stream's epochs; ``None``: without end.
         padding_field: The name of a bool field to add; true for records that only repeat one to fill the
             shard.
         prefetch: The number of batches to read ahead in threads; 0: none.
@@ -224,7 +225,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
         >>> import numpy as np, yogadl
         >>> from yogadl.adapters import keras as yogadl_keras
         >>> ref = yogadl.from_source({"x": np.arange(6.0), "y": np.arange(6)})
-        >>> dataset = yogadl_keras.PyDataset(ref.stream(), 4, fields=("x", "y"))
+        >>> dataset = yogadl_keras.PyDataset(ref.stream(), 4, fields=("x", "y"), epochs=None)
         >>> dataset.steps_per_epoch
         2
         >>> [y.tolist() for x, y in (dataset[0], dataset[1], dataset[2])]
@@ -235,11 +236,11 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
     def __init__(
         self,
         stream: Stream,
-        batch_size: int | None,
+        batch_size: int | None = None,
         *,
+        epochs: int | None,
         fields: Fields = None,
         drop_remainder: bool = False,
-        epochs: int | None = None,
         padding_field: str | None = None,
         prefetch: int = 2,
         threads: int = 1,

@@ -153,13 +153,13 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has n
             raise ConfigurationError(
                 "a checkpoint counts the batches of a yogadl.adapters.keras.PyDataset, not of a "
                 f"{type(dataset).__module__}.{type(dataset).__qualname__}: make one of the stream, "
-                "PyDataset(ref.stream(...), batch_size), and give it to fit, on any backend. Or save the "
-                "iterator of a tf.data dataset by tf.train.Checkpoint, in a loop of your own"
+                "PyDataset(ref.stream(...), batch_size, epochs=None), and give it to fit, on any backend. Or "
+                "save the iterator of a tf.data dataset by tf.train.Checkpoint, in a loop of your own"
             )
         if dataset.num_batches is not None:
             raise ConfigurationError(
                 f"a checkpoint needs a dataset without end, and this one has {dataset.num_batches} batches: "
-                "leave out its epochs=, and give it to fit with what Checkpoint.parts yields"
+                "make it with epochs=None, and give it to fit with what Checkpoint.parts yields"
             )
         self._dataset = dataset
         self._every_batches = (

@@ -107,10 +107,10 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def source(data: Any, forms: Forms = PLAIN) -> Source | None:
     """Return the source of a ``ray.data.Dataset``, or None for any other object of Ray."""
-    return DatasetSource(data, forms) if isinstance(data, ray.data.Dataset) else None
+    return RayDatasetSource(data, forms) if isinstance(data, ray.data.Dataset) else None
 
 
-class DatasetSource(SelfWritingSource):
+class RayDatasetSource(SelfWritingSource):
     """The rows of a Ray dataset as records: dicts with a value for each column.
 
     Args:

@@ -1,14 +1,15 @@
 """Hand a stream to tf.data."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import tensorflow as tf
 
-from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import Stream
 from yogadl._core.spec import Node
 from yogadl._dataref import takes_a_stream
-from yogadl._stream import Cut, NumberedBatches, RecordStream, as_stream
+from yogadl._stream import NumberedBatches, RecordStream, as_stream
+from yogadl.adapters._checks import cut_of
 from yogadl.adapters.tensorflow._components import Component, assembled, components_of_record, flat_specs
 from yogadl.adapters.tensorflow._items import ResumableDataset, items_of
 from yogadl.adapters.tensorflow._specs import Dataset, Tensor, require_eager, without_autograph
@@ -36,8 +37,9 @@ def make_tf_dataset(
 
     Args:
         stream: The stream to read, of `DataRef.stream`; a user's own stream is read through `from_generator`.
-        batch_size: The number of records in a batch; ``None``: single records. Leaves of varying length
-            become ragged.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`. In batches,
+            leaves of varying length become ragged.
         drop_remainder: Whether to leave out an epoch's last batch if it is short.
         padding_field: The name of a bool field to add; true for records that only repeat one to fill the
             shard.
@@ -57,17 +59,16 @@ def make_tf_dataset(
         >>> [batch["x"].shape[0] for batch in dataset]
         [4, 2]
     """
-    if batch_size is not None:
-        batch_size = int_argument("batch_size", batch_size, 1)
+    cut = cut_of(batch_size, drop_remainder, skip_finished_epoch=skip_finished_epoch)
     given: Any = stream  # checked below
     if isinstance(given, Stream) and not isinstance(given, RecordStream):
         return _from_generator(given, batch_size, drop_remainder, padding_field)
     stream = as_stream(given)
     require_eager("make_tf_dataset")
     is_batched = batch_size is not None
+    if not is_batched:  # tf.data takes the records of a gather apart
+        cut = replace(cut, size=stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS))
     components, tree = components_of_record(stream.spec, padding_field, is_batched=is_batched)
-    size = batch_size or stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS)
-    cut = Cut(size, is_batched and drop_remainder, skip_finished_epoch=skip_finished_epoch)
     numbered = NumberedBatches(stream, cut, padding_field=padding_field)
     numbered.numbering.warn_if_finished()
     make = _batches if is_batched else _records

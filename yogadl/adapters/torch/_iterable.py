@@ -144,7 +144,8 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
 
     Args:
         stream: The stream to read, of `DataRef.stream`.
-        batch_size: The number of records in a batch; ``None``: single records.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`.
         drop_remainder: Leave out an epoch's last batch if it is short.
         padding_field: The name of a bool field to add; true for records that only repeat one to fill the
             shard.

@@ -142,7 +142,7 @@ _PINNED_AHEAD: Final = 2
 
 def make_dataloader(
     stream: RecordStream,
-    batch_size: int | None,
+    batch_size: int | None = None,
     num_workers: int = 0,
     *,
     drop_remainder: bool = False,
@@ -167,8 +167,8 @@ def make_dataloader(
 
     Args:
         stream: The stream to read, of `DataRef.stream`.
-        batch_size: The number of records in a batch; ``None``: each record is a batch as it is, such as those
-            of `DataRef.bucketed`.
+        batch_size: The number of records in a batch; ``None``: the stream's items as they are, records or
+            the batches of `DataRef.bucketed`.
         num_workers: The number of processes that read; 0: only this process, which is fastest unless
             functions take much time.
         drop_remainder: Leave out an epoch's last batch if it is short.

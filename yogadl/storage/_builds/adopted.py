@@ -81,7 +81,7 @@ class AdoptedSource(PartitionedSource):
 
     def partition(self, number: int) -> Partition:
         """Return one group."""
-        return _Group(self._stores, self._format, self._groups[number], self._is_read)
+        return _FilesToAdopt(self._stores, self._format, self._groups[number], self._is_read)
 
     def check_at_end(self) -> None:
         """Make sure that no file has changed since it was listed, also after it was read.
@@ -92,7 +92,7 @@ class AdoptedSource(PartitionedSource):
         _check_all(self._stores, self.files)
 
 
-class _Group(Partition):
+class _FilesToAdopt(Partition):
     """Some foreign files, which one task adopts."""
 
     def __init__(

@@ -296,7 +296,7 @@ def _compacted(
     def content(receipts: list[Receipt]) -> Content:
         return replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
 
-    source = _Stored(catalogue, published, materialize)
+    source = _StoredRecords(catalogue, published, materialize)
     return PlannedBuild(source, content=content, codec=_codec_of(manifest))
 
 
@@ -313,7 +313,7 @@ def _refuse_to_compress_foreign(root: Root, manifest: Manifest, codec: Codec) ->
             )
 
 
-class _Stored(Source):
+class _StoredRecords(Source):
     """The stored records of a version as a source; pickled values are not unpickled.
 
     All blocks are compared with their checksums. Picklable: each worker opens the version itself.
@@ -345,12 +345,12 @@ class _Stored(Source):
             raise UnsupportedDataError(NO_RECORDS)
 
     def __reduce__(self) -> Any:
-        return _Stored, (self._catalogue, self._published, self._materialize)
+        return _StoredRecords, (self._catalogue, self._published, self._materialize)
 
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         reader = self._open()
-        foreign = _ForeignBlocks(self._catalogue.root, self._published.manifest, reader)
+        foreign = _ForeignRecords(self._catalogue.root, self._published.manifest, reader)
         count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
         first_record = reader.parts.table.first_record
         while start < self.length:
@@ -378,7 +378,7 @@ class _Stored(Source):
         return self._reader
 
 
-class _ForeignBlocks:
+class _ForeignRecords:
     """Says of the records of a version where their values lie in foreign files, in the blocks that it has.
 
     Each block that has a checksum is read, and compared: its records are hashed again.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from yogadl._format.files import HeldRows, PartFiles
     from yogadl._format.joined import Selection
     from yogadl._format.layout import PartIndex, SealedPart
-    from yogadl._format.rows import Parts, Window
+    from yogadl._format.rows import AddressRange, Parts
     from yogadl._format.table import PartTable
     from yogadl.storage._files.bucket_root import BucketRoot
     from yogadl.storage._files.permitted import Permitted
@@ -497,7 +497,7 @@ class CachedRecords(Stored):
         """Return the elements `starts` to `stops` of the first axis of values, back to back."""
         return self.open()[1].stretches(indices, number, starts, stops)
 
-    def mapped(self, records: int) -> "Window | None":
+    def mapped(self, records: int) -> "AddressRange | None":
         """Return the memory that the parts are mapped to, to read this many records, or None."""
         return self.open()[1].mapped(records)
 

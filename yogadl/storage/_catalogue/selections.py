@@ -24,7 +24,7 @@ _NAME_BYTES: Final = 64
 _HEADER_BYTES: Final = 80  # the name, and the checksum of what follows
 
 
-class Files(Protocol):
+class SmallFiles(Protocol):
     """Read and write small files, which are the same in every copy of a cache."""
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
@@ -37,7 +37,7 @@ class Files(Protocol):
         """Return the content of a file that may be large, mapped if possible; ``None`` if there is none."""
 
 
-def find_selection(files: Files, manifest: Manifest, name: str, records: int) -> Selection | None:
+def find_selection(files: SmallFiles, manifest: Manifest, name: str, records: int) -> Selection | None:
     """Return the selection of that name, made from this many records; ``None`` if there is no sound one."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, name)
     try:
@@ -51,7 +51,7 @@ def find_selection(files: Files, manifest: Manifest, name: str, records: int) ->
     return found if (found.name, found.records) == (name, records) else None
 
 
-def write_selection(files: Files, manifest: Manifest, selection: Selection) -> bool:
+def write_selection(files: SmallFiles, manifest: Manifest, selection: Selection) -> bool:
     """Write a selection, replacing any of its name; return whether that succeeded."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, selection.name)
     try:
@@ -62,7 +62,7 @@ def write_selection(files: Files, manifest: Manifest, selection: Selection) -> b
     return True
 
 
-def find_plan(files: Files, manifest: Manifest, name: str) -> memoryview | None:
+def find_plan(files: SmallFiles, manifest: Manifest, name: str) -> memoryview | None:
     """Return the plan of that name; ``None`` if there is no sound one."""
     file = _names.plan(manifest.key.id, manifest.fingerprint, name)
     try:
@@ -78,7 +78,7 @@ def find_plan(files: Files, manifest: Manifest, name: str) -> memoryview | None:
     return memoryview(content)[_HEADER_BYTES:]
 
 
-def write_plan(files: Files, manifest: Manifest, name: str, content: bytes) -> bool:
+def write_plan(files: SmallFiles, manifest: Manifest, name: str, content: bytes) -> bool:
     """Write a plan, replacing any of its name; return whether that succeeded."""
     file = _names.plan(manifest.key.id, manifest.fingerprint, name)
     try:

@@ -114,7 +114,7 @@ class Pattern:
 EVERYTHING: Final = Pattern((_ANY_FOLDERS,))
 
 
-class Entry(NamedTuple):
+class FoundPath(NamedTuple):
     """What was found.
 
     Args:
@@ -141,7 +141,7 @@ class Entry(NamedTuple):
             )
 
 
-def entries_below(top: str, pattern: Pattern = EVERYTHING) -> Iterator[Entry]:
+def entries_below(top: str, pattern: Pattern = EVERYTHING) -> Iterator[FoundPath]:
     """Yield what in a folder matches a pattern, and the hidden files and folders that were left out.
 
     Links are followed.
@@ -161,16 +161,16 @@ def entries_below(top: str, pattern: Pattern = EVERYTHING) -> Iterator[Entry]:
             path, now = os.path.join(folder, name), pattern.after(states, name)
             if not now:
                 if name.startswith("."):
-                    yield Entry(path, False, is_hidden=True)
+                    yield FoundPath(path, False, is_hidden=True)
                 continue
             if is_there is None:  # a link, perhaps
                 status = look_at(path)
                 if status is None:
-                    yield Entry(path, False, is_dead=True)
+                    yield FoundPath(path, False, is_dead=True)
                     continue
                 is_there = stat.S_ISDIR(status.st_mode)
             if pattern.is_whole(now):
-                yield Entry(path, is_there)
+                yield FoundPath(path, is_there)
             if is_there and pattern.goes_on(now):
                 below.append((path, now))
         waiting += reversed(below)

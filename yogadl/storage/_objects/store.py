@@ -214,7 +214,7 @@ class Store(Protocol):
 
 
 @dataclass
-class Answer:
+class Reply:
     """The result of a request, or the HTTP status of an expected error; 0 if there was none."""
 
     content: Any = None
@@ -240,13 +240,13 @@ class Sdk:
     translate: Callable[[Any, Verb, str], StorageError | ConfigurationError]
 
     @contextmanager
-    def translated(self, verb: Verb, url: str, expected: tuple[int, ...] = ()) -> Iterator[Answer]:
+    def translated(self, verb: Verb, url: str, expected: tuple[int, ...] = ()) -> Iterator[Reply]:
         """Translate the SDK's errors; record an expected HTTP status in the answer instead of raising."""
         try:
             import_module(self.package)
         except ImportError as error:
             raise MissingDependencyError(self.missing) from error
-        answer = Answer()
+        answer = Reply()
         try:
             yield answer
         except (KeyError, json.JSONDecodeError, BadResponseError) as error:

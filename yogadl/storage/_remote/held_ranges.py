@@ -1,7 +1,7 @@
 """Hold whole ranges of a cache for as long as a stream reads from them: in files, or in memory.
 
 A `HeldRanges` has the ranges that a stream reads from during one section of its order. Here it is called a
-window, and is not the `Window` of mapped memory in `_format/rows.py`. Its bytes are kept until it is
+window, and is not the `AddressRange` of mapped memory in `_format/rows.py`. Its bytes are kept until it is
 deleted.
 The files lie in the mirror, where the processes of a machine share them.
 """

@@ -10,7 +10,7 @@ import numpy as np
 
 from yogadl._core.protocols import Announced, Int64s, Prices, Stretches
 from yogadl._format.files import HeldRows
-from yogadl._format.rows import KEPT_ROW_BYTES, Kept, Parts
+from yogadl._format.rows import KEPT_ROW_BYTES, KeptFields, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.storage._remote.download import ranges_of
 from yogadl.storage._remote.ranges import (
@@ -76,7 +76,7 @@ class _RangeCounter(RangePolicy):
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         self._cost += 1, extent.size_bytes
 
-    def all_pages(self, fields: set[int], kept: Kept) -> int:
+    def all_pages(self, fields: set[int], kept: KeptFields) -> int:
         """Return the number of pages or blocks of these fields that are kept: of rows and of heaps."""
         if self.sums is not None:
             blocks = np.diff(self.sums.first).reshape(-1, 2)
@@ -103,7 +103,7 @@ class _RangeCounter(RangePolicy):
         return len(pages)
 
 
-class _PlannedWindow:
+class _PlannedRanges:
     """The blocks that a window would hold; each is held once."""
 
     def __init__(self, counter: _RangeCounter) -> None:
@@ -169,7 +169,7 @@ class Planner:
         if away is None:
             return Announced()
         is_window = is_block and self._counter.sums is None  # compared blocks are kept by their use
-        self._held = _PlannedWindow(self._counter) if is_window else self._counter.new_held()
+        self._held = _PlannedRanges(self._counter) if is_window else self._counter.new_held()
         found = Announced(0, (self._held,))
         indices, parts, rows = indices[away], parts[away], rows[away]
         if stretches is not None:

@@ -205,7 +205,7 @@ class AnnouncedBlocks:
         return found
 
 
-class Window(Protocol):
+class RangeHolder(Protocol):
     """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
 
     def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
@@ -215,7 +215,7 @@ class Window(Protocol):
         """Return a new range, which this window keeps."""
 
 
-class _Known:
+class _KnownRanges:
     """The ranges that a process has or has requested.
 
     Attributes:
@@ -230,7 +230,7 @@ class _Known:
     def __init__(self) -> None:
         self.rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
         self.handles: list[weakref.ref[AnnouncedRanges]] = []
-        self.windows: list[weakref.ref[Window]] = []
+        self.windows: list[weakref.ref[RangeHolder]] = []
         self.pages = Extents()
         self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
         self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
@@ -239,7 +239,7 @@ class _Known:
         """Return the handles of compared blocks that are still held."""
         return [handle for reference in self.blocks if (handle := reference()) is not None]
 
-    def living_windows(self) -> list[Window]:
+    def living_windows(self) -> list[RangeHolder]:
         """Return the windows that are still read from."""
         return [window for reference in self.windows if (window := reference()) is not None]
 
@@ -262,7 +262,7 @@ class RangePolicy:
         self.sizes = sizes
         self.sums = sums
         self._lock = ProcessLock()
-        self._known = PerProcess(_Known)  # a forked child has no threads that would read for it
+        self._known = PerProcess(_KnownRanges)  # a forked child has no threads that would read for it
 
     def _put(self, extent: Extent, *, is_urgent: bool) -> None:
         """Make a request."""
@@ -344,7 +344,7 @@ class RangePolicy:
         with self._lock:
             self._take(keys, spans, held, is_urgent=False)
 
-    def add_to_window(self, window: Window, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add_to_window(self, window: RangeHolder, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Request those of these ranges that a window does not have, merged into as few as possible."""
         files, positions, lengths = full_of(files, positions, lengths)
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
@@ -360,7 +360,7 @@ class RangePolicy:
         keys: list[int],
         spans: Sequence[ByteSpan],
         held: AnnouncedRanges | None,
-        windows: Sequence[Window] = (),
+        windows: Sequence[RangeHolder] = (),
         *,
         is_urgent: bool,
     ) -> list[Extent]:
