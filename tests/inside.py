@@ -138,13 +138,13 @@ yogadl.storage._files.folder Folder
 yogadl.storage._leases heartbeat lease
 yogadl.storage._leases.heartbeat retry_ending
 yogadl.storage._leases.lease BuildLease Leases
-yogadl.storage._leases.heartbeat LeasePolicy
+yogadl.storage._leases.heartbeat Lease
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
 yogadl.storage._remote.filling Filler
 yogadl.storage._remote.eviction MirrorLocation
-yogadl.storage._remote.mirror Mirror
+yogadl.storage._remote.mirror LocalMirror
 yogadl.storage._remote.mirrored_cache MirroredCache
 yogadl.storage._remote.partial_file PartialFile
 yogadl.storage._remote.download Download download_all upload

@@ -396,7 +396,7 @@ def test_the_requests_for_rows_are_exactly_those_that_are_planned(tmp_path, capa
         ({"fields": ("tokens", "label")}, "values="),
         ({"fields": {"tokens": 1}}, "names of fields"),
         ({"long": "split"}, "long"),
-        ({"long": "error"}, "record 7 has 19 values"),
+        ({"long": "raise"}, "record 7 has 19 values"),
         ({"round_to": 0}, "round_to"),
         ({"shuffle_within": 1}, "shuffle_within"),
         ({"pad": {"other": 1}}, "pad is a dict"),

@@ -24,21 +24,33 @@ if TYPE_CHECKING:
     from yogadl._order import Blocks
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, StreamIterator
+    from yogadl._views.packed import PackFields
     from yogadl.storage import cached, open_storage
+    from yogadl.storage._builds.options import BuildOptions, FileOptions, RecordOptions
+    from yogadl.storage._catalogue.backend import Lease
     from yogadl.storage._image_folder import image_folder
+    from yogadl.storage._remote.mirror import Mirror
+    from yogadl.storage._remote.requests import Limits
 
     __version__: str
 
 __all__ = [
     "Blocks",
+    "BuildOptions",
     "DataRef",
     "DrawnRef",
+    "FileOptions",
     "Leaf",
+    "Lease",
+    "Limits",
     "Loader",
+    "Mirror",
     "MixedRef",
+    "PackFields",
     "PackedEpoch",
     "PackedRef",
     "Prices",
+    "RecordOptions",
     "RecordStream",
     "RecordsRef",
     "Storage",
@@ -60,12 +72,19 @@ __all__ = [
 # Loaded at first use, so that `import yogadl` costs little more than numpy.
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
+    "BuildOptions": ("yogadl.storage._builds.options", "BuildOptions"),
     "DrawnRef": ("yogadl._dataref", "DrawnRef"),
+    "FileOptions": ("yogadl.storage._builds.options", "FileOptions"),
+    "Lease": ("yogadl.storage._catalogue.backend", "Lease"),
+    "Limits": ("yogadl.storage._remote.requests", "Limits"),
     "Loader": ("yogadl._stream", "Loader"),
+    "Mirror": ("yogadl.storage._remote.mirror", "Mirror"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
+    "PackFields": ("yogadl._views.packed", "PackFields"),
     "PackedEpoch": ("yogadl._dataref", "PackedEpoch"),
     "PackedRef": ("yogadl._dataref", "PackedRef"),
     "Prices": ("yogadl._core.protocols", "Prices"),
+    "RecordOptions": ("yogadl.storage._builds.options", "RecordOptions"),
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import LeasePolicy, LocalBucket, Mirror, Source, _build, open_source, remote_backend
+from inside import Lease, LocalBucket, LocalMirror, Source, _build, open_source, remote_backend
 from processes import in_child, mounting
 
 import yogadl
@@ -221,19 +221,19 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     disk.mkdir()
     mount(disk)
     bucket = LocalBucket(folder / "bucket")
-    storage = CacheStorage(remote_backend(bucket, Mirror(bucket, disk / "mirror", "2MB"), LeasePolicy()))
+    storage = CacheStorage(remote_backend(bucket, LocalMirror(bucket, disk / "mirror", "2MB"), Lease()))
     storage.submit(rows(24), "data", "1", part_bytes=2**20)
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 
 
-def mirrored(folder: Path) -> tuple[CacheStorage, Mirror]:
+def mirrored(folder: Path) -> tuple[CacheStorage, LocalMirror]:
     """Open a storage in a bucket with a mirror on a small disk that a cache in it all but fills."""
     disk = folder / "disk"
     disk.mkdir()
     mount(disk, 4 * DISK_BYTES)
     bucket = LocalBucket(folder / "bucket")
-    mirror = Mirror(bucket, disk / "mirror")
-    storage = CacheStorage(remote_backend(bucket, mirror, LeasePolicy()))
+    mirror = LocalMirror(bucket, disk / "mirror")
+    storage = CacheStorage(remote_backend(bucket, mirror, Lease()))
     storage.submit(rows(24), "old", "1", part_bytes=2**20)
     storage.fetch("old", "1")
     gc.collect()

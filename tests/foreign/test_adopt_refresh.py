@@ -303,7 +303,7 @@ def test_a_version_that_appears_meanwhile_is_not_replaced(tmp_path, storage, mon
 
 
 @pytest.mark.parametrize("fields", [None, ("jpg",)])
-@pytest.mark.parametrize("missing", ["error", "empty"])
+@pytest.mark.parametrize("missing", [None, "empty"])
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_first_tar_that_is_as_it_was_is_not_read_for_its_fields(
     tmp_path, monkeypatch, scheme, fields, missing

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from inside import DatasetKey, LocalBucket, Mirror, mirrored_cache, set_constants
+from inside import DatasetKey, LocalBucket, LocalMirror, mirrored_cache, set_constants
 from mirrors import mount, needs_mount, on_a_small_disk
 
 import yogadl
@@ -105,7 +105,7 @@ def test_an_error_of_another_kind_is_raised_at_once(url, tmp_path, monkeypatch):
         tried.append(mirror)
         raise StorageError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(Mirror, "hold", hold)
+    monkeypatch.setattr(LocalMirror, "hold", hold)
     with pytest.raises(StorageError, match="the disk is broken"):
         yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
     assert len(tried) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import LeasePolicy, RetryPolicy, open_bucket
+from inside import Lease, RetryPolicy, open_bucket
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -130,7 +130,7 @@ CALLS = {
     "a policy of retries": (lambda _, v: RetryPolicy(*v),
         [(0, 1), (1, 0), (-1, 1), (1, float("nan"))], "above 0"),
     "total_s": (lambda _, v: RetryPolicy(total_s=v), [0, -1, "long", None, True], "patience_s"),
-    "a policy of leases": (lambda _, v: LeasePolicy(**v),
+    "a policy of leases": (lambda _, v: Lease(**v),
         [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}], "must be"),
     "epochs": (planned, [{"epochs": 0}], "epochs must be a whole number of at least 1, not 0"),
     "records_per_s": (planned,

@@ -207,7 +207,7 @@ def _missing_of(arguments: argparse.Namespace) -> Any:
     if any(isinstance(each, str) for each in given):
         if len(given) > 1:
             arguments.refuse("--missing empty is about all fields: leave out the others")
-        return given[0]
+        return None if given[0] == "error" else given[0]
     return named_once(arguments, given)
 
 

@@ -39,7 +39,7 @@ from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.growth import append as grow
 from yogadl.storage._builds.growth import warn_if_other_base
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._hits.cacheable import warn_if_stale
 
@@ -357,7 +357,7 @@ def _build(work: Work) -> bool:
             progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
         options = options_of(arguments) | {"progress": progress}
         if arguments.replace:
-            build_version(storage._backend, work.key, work.source, BuildOptions(**options), work.call)
+            build_version(storage._backend, work.key, work.source, BuildTerms(**options), work.call)
         else:
             storage.cacheable(arguments.id, arguments.version, **options)(work.function)(**work.values)
     return is_new
@@ -415,7 +415,7 @@ def append(arguments: argparse.Namespace) -> Answer:
 def _append(work: Work) -> bool:
     """Return whether this call built the version; False if the version exists already."""
     backend, base = work.storage._backend, DatasetKey(work.key.id, work.arguments.base)
-    options = BuildOptions(**{"codec": SAME, **options_of(work.arguments)})
+    options = BuildTerms(**{"codec": SAME, **options_of(work.arguments)})
     published = backend.catalogue.find(work.key)
     if published is not None and work.key != base and not work.arguments.replace:
         warn_if_stale(published.manifest, work.call.builder.to_json(), set())

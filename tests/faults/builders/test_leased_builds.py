@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from inside import BucketRoot, DatasetKey, LeasePolicy, Leases, LocalBucket, Object, read_manifest
+from inside import BucketRoot, DatasetKey, Lease, Leases, LocalBucket, Object, read_manifest
 from processes import Process, until
 
 import yogadl
@@ -250,7 +250,7 @@ class Deadly(LocalBucket):
 
 
 def take_and_die(root: Path, moment: str) -> None:
-    with Leases(BucketRoot(Deadly(root / "bucket", moment)), LeasePolicy(600.0, None)).held(KEY):
+    with Leases(BucketRoot(Deadly(root / "bucket", moment)), Lease(600.0, None)).held(KEY):
         pass
     raise AssertionError("it is dead by now")
 

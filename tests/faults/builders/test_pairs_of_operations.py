@@ -24,9 +24,9 @@ import pytest
 from inside import (
     DatasetKey,
     Folder,
-    LeasePolicy,
+    Lease,
     LocalBucket,
-    Mirror,
+    LocalMirror,
     SerialExecutor,
     _folder,
     _names,
@@ -341,7 +341,7 @@ def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def _in_bucket(bucket: MemoryBucket, mirror: Path) -> CacheStorage:
-    return CacheStorage(remote_backend(bucket, Mirror(bucket, mirror), LeasePolicy(wait_s=0.0)))
+    return CacheStorage(remote_backend(bucket, LocalMirror(bucket, mirror), Lease(wait_s=0.0)))
 
 
 def _folder_of(it: object) -> Path | None:

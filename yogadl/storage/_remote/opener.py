@@ -26,7 +26,7 @@ from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket, OfflineError
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
-from yogadl.storage._remote.mirror import Mirror, MirroredRoot
+from yogadl.storage._remote.mirror import LocalMirror, MirroredRoot
 from yogadl.storage._remote.mirrored_cache import MirroredCache
 from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
@@ -72,7 +72,7 @@ class MirrorOpener:
     def __init__(
         self,
         bucket: Bucket,
-        mirror: Mirror,
+        mirror: LocalMirror,
         mapped: bool = True,
         fill: Fill = "auto",
         spending: Spending | None = None,
