@@ -55,7 +55,7 @@ def make(folder: Path, shape: Any, records: int) -> None:
     """Build a dataset in parts of the size that buckets have."""
     random = np.random.default_rng(0)
     source = ({"x": random.integers(0, 255, shape, np.uint8), "y": number} for number in range(records))
-    yogadl.open_storage(folder).submit(source, "set", "1", part_bytes=256 * 2**20)
+    yogadl.open_storage(folder).submit(source, "set", "1", build=yogadl.BuildOptions(part_bytes=256 * 2**20))
 
 
 def opened(url: str, bucket: str, dataset: str = "set", version: str = "1", **options: Any) -> Any:

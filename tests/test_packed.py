@@ -55,7 +55,9 @@ def test_the_longest_comes_first_unless_they_are_shuffled_within(ref):
 
 
 def test_a_mask_of_the_records_becomes_0_at_the_last_token_of_each(ref):
-    packed = ref.packed(CAPACITY, fields=("tokens", "mask"), mask="mask", positions=None)
+    packed = ref.packed(
+        CAPACITY, fields=("tokens", "mask"), extra=yogadl.PackFields(mask="mask", positions=None)
+    )
     assert list(packed.spec.keys()) == ["tokens", "mask", "segments"]
     rows = list(packed.stream())
     assert len(rows) == len(packed) > 10
@@ -67,10 +69,12 @@ def test_a_mask_of_the_records_becomes_0_at_the_last_token_of_each(ref):
 def test_max_segments_sets_the_size_of_the_bounds(ref):
     rows = ref.packed(CAPACITY, fields="tokens").at(0)
     most = max(len(rows.documents(number)) for number in range(len(rows)))
-    packed = ref.packed(CAPACITY, fields="tokens", cu_seqlens="cu", max_segments=most + 3)
+    packed = ref.packed(
+        CAPACITY, fields="tokens", extra=yogadl.PackFields(cu_seqlens="cu", max_segments=most + 3)
+    )
     assert packed.at(0)[0]["cu"].shape == (most + 4,)
     with pytest.raises(ConfigurationError, match=f"max_segments is 1, but a row has up to {most}"):
-        ref.packed(CAPACITY, fields="tokens", cu_seqlens="cu", max_segments=1)
+        ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(cu_seqlens="cu", max_segments=1))
 
 
 def test_rows_are_new_memory_that_may_be_written(ref):
@@ -230,7 +234,7 @@ def test_mixes_draw_each_parent_anew(ref):
 
 
 def test_packed_and_plain_references_are_mixed(ref):
-    packed = ref.packed(CAPACITY, fields="tokens", segments=None, positions=None)
+    packed = ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(segments=None, positions=None))
     plain = yogadl.from_source(
         {"tokens": np.arange(CAPACITY * 30, dtype=np.int32).reshape(30, CAPACITY) + 900_000}
     )
@@ -292,7 +296,7 @@ def test_the_plan_is_kept_and_used_by_any_process(storage, ref, monkeypatch):
         == packed.fingerprint
     )
     assert len(pickle.dumps(packed)) < 4000
-    packed.stream(), ref.packed(CAPACITY, fields="tokens", mask="m")
+    packed.stream(), ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(mask="m"))
     assert plans(storage) == [file]
     ref.packed(CAPACITY, fields="tokens", round_to=2)
     assert len(plans(storage)) == 2

@@ -417,10 +417,13 @@ def test_a_declared_field_is_what_it_is_declared(storage, way, monkeypatch):
 
 def test_a_declaration_is_a_part_of_an_auto_version(storage):
     records = [{"x": 1}, {"x": 2}]
-    refs = [storage.cached(records, "d"), storage.cached(records, "d", spec=X_IS_FLOAT)]
+    refs = [
+        storage.cached(records, "d"),
+        storage.cached(records, "d", records=yogadl.RecordOptions(spec=X_IS_FLOAT)),
+    ]
     assert [ref.spec.fields[0].leaf.dtype for ref in refs] == ["int64", "float64"]
 
-    @storage.cacheable("f", "1", spec=X_IS_FLOAT)
+    @storage.cacheable("f", "1", records=yogadl.RecordOptions(spec=X_IS_FLOAT))
     def made():
         return records
 
@@ -438,7 +441,7 @@ def test_a_declaration_is_a_part_of_an_auto_version(storage):
 )
 def test_a_declaration_that_does_not_fit_is_refused(storage, records, spec, says):
     with pytest.raises(ConfigurationError, match=says):
-        storage.submit(records, "d", "1", spec=spec)
+        storage.submit(records, "d", "1", records=yogadl.RecordOptions(spec=spec))
     assert storage.versions("d") == []
 
 

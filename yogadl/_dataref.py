@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, Supports
 
 import numpy as np
 
-from yogadl._core.arguments import as_array, bool_argument, checked_indices, explains_names, int_argument, value_argument
+from yogadl._core.arguments import (
+    as_array,
+    bool_argument,
+    checked_indices,
+    explains_names,
+    int_argument,
+    value_argument,
+)
 from yogadl._core.forms import forms_of
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
@@ -29,8 +36,7 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from yogadl._views.lengths import PlannedRecords
-    from yogadl._views.packed import PackFields
-    from yogadl._views.packed import EpochRecords
+    from yogadl._views.packed import EpochRecords, PackFields
 
 _ITERATION_BYTES: Final = 2**20
 

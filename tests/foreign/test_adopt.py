@@ -130,7 +130,9 @@ def test_features_are_gathered_and_refreshed(tmp_path, storage):
 
     features = {"image": "bytes", "label": "int64"}
     (tmp_path / "a.tfrecord").write_bytes(tfrecord_of([example(0), example(1)]))
-    storage.adopt(str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", features=features)
+    storage.adopt(
+        str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", files=yogadl.FileOptions(features=features)
+    )
     (tmp_path / "b.tfrecord").write_bytes(tfrecord_of([example(2)]))
     found = storage.refresh("d", "1", "2").gather(range(3))
     assert list(found["image"]) == [b"i" * 50, b"i" * 51, b"i" * 52]

@@ -207,7 +207,7 @@ def test_records_that_were_not_adopted_are_not_lost(tmp_path, storage):
     storage.append([b"z"], "d", "4", base_version="2")
     with pytest.raises(ConfigurationError, match="was not adopted"):
         storage.refresh("d", "4", "5")
-    storage.compact("d", "6", base_version="2")
+    storage.compact("d", "2", "6")
     with pytest.raises(ConfigurationError, match="was not adopted"):
         storage.refresh("d", "6", "7")
 

@@ -128,7 +128,7 @@ WAYS = {
     ),
     "adopted": made_there_or_here(adopted),
     "refreshed": made_there_or_here(lambda storage, new, _: storage.refresh("data", "1", new)),
-    "compacted": made_there_or_here(lambda storage, new, _: storage.compact("data", new, base_version="1")),
+    "compacted": made_there_or_here(lambda storage, new, _: storage.compact("data", "1", new)),
     "recompressed": made_there_or_here(
         lambda storage, new, _: storage.recompress("data", "1", new, codec=None)
     ),

@@ -45,7 +45,7 @@ def nothing_is_small(monkeypatch):
 
 def opened(place, total_s=60.0, **options):
     """Build a dataset, and open it without a mirror, as another machine would."""
-    place.storage().submit(COLUMNS, "set", "1", part_bytes=400_000)
+    place.storage().submit(COLUMNS, "set", "1", build=yogadl.BuildOptions(part_bytes=400_000))
     return again(place, total_s, **options)
 
 

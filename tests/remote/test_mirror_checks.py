@@ -37,7 +37,7 @@ def is_right(ref):
 def stored(either_place, tmp_path):
     """A storage in a real store with a cache, and a mirror that has all of it."""
     storage = either_place.storage(mirror=tmp_path / "mirror")
-    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     storage.fetch("a", "1", check=True)
     return storage
 
@@ -206,7 +206,7 @@ def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket, tmp_path
 @pytest.mark.parametrize("part_bytes", [3_000, 40_000])
 def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path, part_bytes):
     storage = yogadl.open_storage(tmp_path / "bucket")
-    storage.submit(rows(), "a", "1", part_bytes=part_bytes)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert (storage.info("a", "1").parts > 16) == (part_bytes < 10_000)
     watched = Watched(LocalBucket(tmp_path / "bucket"))
     for _ in range(2):

@@ -50,7 +50,7 @@ def proxied(broken, tmp_path):
     """A cache in a real store, and a proxy before it."""
     place, proxy = broken
     storage = place.storage(mirror=tmp_path / "builder")
-    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     return proxy, place
 
 

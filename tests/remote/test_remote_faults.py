@@ -14,6 +14,7 @@ from inside import RetryPolicy, read
 from processes import Process, wait_until
 from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
+import yogadl
 from yogadl.errors import CacheFormatError, CredentialsError, DatasetNotFoundError, StorageError
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
@@ -43,7 +44,7 @@ def proxied(s3_place):
 
 
 def submit(storage, version="1", records=RECORDS):
-    storage.submit(records, "some/data", version, part_bytes=4_096)
+    storage.submit(records, "some/data", version, build=yogadl.BuildOptions(part_bytes=4_096))
 
 
 def assert_served(storage, version="1"):

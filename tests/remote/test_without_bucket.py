@@ -31,7 +31,7 @@ def opened(tmp_path):
 
 
 def submit(storage, records=RECORDS, name="data"):
-    storage.submit(records, name, "1", part_bytes=4_096)
+    storage.submit(records, name, "1", build=yogadl.BuildOptions(part_bytes=4_096))
 
 
 def assert_whole(ref):

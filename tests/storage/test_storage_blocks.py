@@ -42,7 +42,9 @@ def url(tmp_path_factory):
     """A bucket in a folder, with a dataset in some parts."""
     folder = tmp_path_factory.mktemp("bucket")
     storage = yogadl.open_storage(folder)
-    storage.submit((record(number) for number in range(COUNT)), "set", "1", part_bytes=750_000)
+    storage.submit(
+        (record(number) for number in range(COUNT)), "set", "1", build=yogadl.BuildOptions(part_bytes=750_000)
+    )
     assert storage.info("set", "1").parts > 8
     return folder.as_uri()
 
@@ -344,7 +346,7 @@ from yogadl._stream import block_ahead
 from yogadl.storage._remote import opener as _remote_opening
 block_ahead._WINDOW_BYTES = 1
 _remote_opening.AT_ONCE_BYTES = 0
-ref = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_limit=7_000_000).fetch("set", "1")
+ref = yogadl.open_storage(sys.argv[1], mirror=yogadl.Mirror(sys.argv[2], limit=7_000_000)).fetch("set", "1")
 order = yogadl.Blocks(records=40, window=5, lanes=4)
 for number, batch in enumerate(ref.stream(shuffle=order, shuffle_seed=3).batch(32)):
     if number == 40:

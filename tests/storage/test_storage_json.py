@@ -21,11 +21,11 @@ def trees(ref):
 
 @pytest.fixture
 def ref(storage):
-    return storage.submit(rows(VALUES), "d", "1", json="tree", part_bytes=600)
+    return storage.submit(rows(VALUES), "d", "1", json="tree", build=yogadl.BuildOptions(part_bytes=600))
 
 
 MADE = {
-    "compacted": lambda storage, ref: storage.compact("d", "2", base_version="1"),
+    "compacted": lambda storage, ref: storage.compact("d", "1", "2"),
     "as it was": lambda storage, ref: storage.recompress("d", "1", "2", codec=None),
     "submitted again": lambda storage, ref: storage.submit(ref, "e", "1"),
     "selected": lambda storage, ref: storage.submit(ref.select(range(COUNT)), "e", "1"),

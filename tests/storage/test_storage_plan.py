@@ -30,7 +30,7 @@ def url(tmp_path_factory):
         }
         for number in range(COUNT)
     )
-    yogadl.open_storage(folder).submit(records, "set", "1", part_bytes=2_100_000)
+    yogadl.open_storage(folder).submit(records, "set", "1", build=yogadl.BuildOptions(part_bytes=2_100_000))
     return folder.as_uri()
 
 

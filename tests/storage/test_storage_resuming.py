@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import yogadl
+
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records
 # The first build is stopped here.
@@ -23,12 +25,12 @@ def stop(records, total, size_bytes):
 def interrupted(storage, build=None, **options):
     """Run a build that is interrupted: by a function, or of the data in the options."""
     with pytest.raises(KeyboardInterrupt):
-        build(stop) if build else submit(storage, progress=stop, **options)
+        build(stop) if build else submit(storage, build=yogadl.BuildOptions(progress=stop), **options)
     assert len(list(Path(storage.location).glob("d/builds/*/one/*.json"))) >= 2  # that many parts are sealed
 
 
 def submit(storage, data, part_bytes=PART_BYTES, progress=None):
-    storage.submit(data, "d", "1", part_bytes=part_bytes, progress=progress)
+    storage.submit(data, "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes, progress=progress))
 
 
 def labels_of(storage):
@@ -117,11 +119,13 @@ def load(tmp_path, monkeypatch):
 
 
 def build_by_function(storage, work, progress, **arguments):
-    storage.cacheable("d", "1", part_bytes=PART_BYTES, progress=progress)(work.images)(**arguments)
+    storage.cacheable("d", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES, progress=progress))(
+        work.images
+    )(**arguments)
 
 
 def build_by_object(storage, work, progress, **arguments):
-    submit(storage, work.images(**arguments), progress=progress)
+    submit(storage, work.images(**arguments), build=yogadl.BuildOptions(progress=progress))
 
 
 BUILDS = pytest.mark.parametrize("build", [build_by_function, build_by_object])

@@ -265,7 +265,7 @@ def test_objects_are_pickled_by_wish_and_unpickled_by_wish(storage):
     records = [{"o": None, "n": 1}, {"o": {1, 2}, "n": 2}, {"o": "text", "n": 3}]
     with pytest.raises(UnsupportedDataError, match=r"record 0: field 'o' is None.*allow_pickle=True"):
         storage.submit(records, "d", "1")
-    storage.submit(records, "d", "1", allow_pickle=True)
+    storage.submit(records, "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     with pytest.raises(ConfigurationError, match="allow_pickle=True"):
         storage.fetch("d", "1")
     ref = storage.fetch("d", "1", allow_pickle=True)

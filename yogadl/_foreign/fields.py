@@ -47,8 +47,7 @@ class Missing:
         are_names = isinstance(said, Mapping) and all(isinstance(name, str) for name in said)
         if not are_names and not (said is None or (isinstance(said, str) and said == EMPTY)):
             raise ConfigurationError(
-                f'missing is "empty", or a dict such as {{"label": -1, "text": "empty"}}, not '
-                f"{said!r:.100}"
+                f'missing is "empty", or a dict such as {{"label": -1, "text": "empty"}}, not {said!r:.100}'
             )
         self._said = said
 

@@ -363,9 +363,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
         terms = terms_of(workers, codec, build=build).without("compact", "metadata")
         is_copied = bool_argument("materialize", materialize)
-        return self._backend.catalogue.built(
-            compact(self._backend, key, base, terms, materialize=is_copied)
-        )
+        return self._backend.catalogue.built(compact(self._backend, key, base, terms, materialize=is_copied))
 
     @explains_names()
     def recompress(
@@ -603,7 +601,6 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         DatasetKey(dataset_id, dataset_version)
         terms = terms_of(workers, codec, json, missing, build, records)
         return lambda function: cached(self._backend, dataset_id, dataset_version, terms, check, function)
-
 
 
 def _reopened(kind: type[CacheStorage], backend: Backend) -> CacheStorage:

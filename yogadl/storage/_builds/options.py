@@ -57,7 +57,9 @@ class BuildOptions:
         if self.metadata is not None:
             vars(self)["metadata"] = checked_metadata(self.metadata)
         bool_argument("check_space", self.check_space)
-        if not (self.engine is None or self.engine in ENGINES or callable(getattr(self.engine, "submit", None))):
+        if not (
+            self.engine is None or self.engine in ENGINES or callable(getattr(self.engine, "submit", None))
+        ):
             raise ConfigurationError(
                 'engine must be "ray", or an executor as those of concurrent.futures, not '
                 f"{self.engine!r:.100}"
@@ -166,7 +168,9 @@ class BuildTerms:
             for each in fields(options):
                 if each.name in names and getattr(options, each.name) != each.default:
                     kind = type(options).__name__
-                    raise ConfigurationError(f"{method} has no use for {each.name} of yogadl.{kind}: leave it out")
+                    raise ConfigurationError(
+                        f"{method} has no use for {each.name} of yogadl.{kind}: leave it out"
+                    )
         return self
 
     @property

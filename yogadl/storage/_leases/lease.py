@@ -19,7 +19,7 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, Lease
+from yogadl.storage._catalogue.backend import BuildExclusion, Lease, LeaseLostError
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._leases.heartbeat import (

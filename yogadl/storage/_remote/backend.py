@@ -51,9 +51,7 @@ def remote_backend(
     return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
 
 
-def _leases(
-    root: MirroredRoot, bucket: Bucket, mirror: LocalMirror, lease: Lease
-) -> BuildCoordinator:
+def _leases(root: MirroredRoot, bucket: Bucket, mirror: LocalMirror, lease: Lease) -> BuildCoordinator:
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
 
     changed = partial(mirror.renew, digest=None)
