@@ -46,7 +46,10 @@ def against_workers(settings: Settings) -> None:
         check_numbers(root, records)
         clear(root)
 
-    works = {"workers": lambda: build(workers=2), "ray": lambda: build(engine="ray")}
+    works = {
+        "workers": lambda: build(workers=2),
+        "ray": lambda: build(build=yogadl.BuildOptions(engine="ray")),
+    }
     times = interleave(works, rounds, uncounted=0)
     details = "; ".join(f"{name}: {min(each):.1f} - {max(each):.1f} s" for name, each in times.items())
     what = "busy loop of 5 ms a record, Ray with 2 CPUs against workers=2"

@@ -133,7 +133,7 @@ def test_the_seed_is_in_the_cursor_even_without_a_shuffle(ref):
 @pytest.mark.parametrize(
     "change",
     [{"capacity": CAPACITY + 1}, {"round_to": 2}, {"long": "drop"}, {"shuffle_within": False},
-     {"fields": ("tokens", "weights")}, {"segments": None}],
+     {"fields": ("tokens", "weights")}, {"extra": yogadl.PackFields(segments=None)}],
     ids=str,
 )  # fmt: skip
 def test_a_cursor_is_of_all_arguments(ref, change):
@@ -406,16 +406,20 @@ def test_the_requests_for_rows_are_exactly_those_that_are_planned(tmp_path, capa
         ({"pad": {"other": 1}}, "pad is a dict"),
         ({"pad": 3}, "pad is a dict"),
         ({"pad": {"tokens": 0.5}}, "no single value of int32"),
-        ({"segments": 5}, "segments is the name"),
-        ({"segments": "tokens"}, "a name of its own"),
-        ({"mask": "segments"}, "a name of its own"),
-        ({"cu_seqlens": ""}, "cu_seqlens is the name"),
-        ({"max_segments": 0}, "max_segments"),
+        ({"extra": yogadl.PackFields(segments=5)}, "segments is the name"),
+        ({"extra": yogadl.PackFields(segments="tokens")}, "a name of its own"),
+        ({"extra": yogadl.PackFields(mask="segments")}, "a name of its own"),
+        ({"extra": yogadl.PackFields(cu_seqlens="")}, "cu_seqlens is the name"),
+        ({"extra": yogadl.PackFields(max_segments=0)}, "max_segments"),
         ({"values": "tokens"}, "numbers of one shape"),
         ({"values": "nothing"}, "no field 'nothing'"),
         ({"workers": -1}, "workers"),
         ({"capacity": 10, "field": "tokens"}, "fields="),
-        ({"fields": ("tokens", "mask"), "mask": "mask", "pad": {"mask": 7}}, "its padding is 0"),
+        (
+            {"fields": ("tokens", "mask"), "extra": yogadl.PackFields(mask="mask"), "pad": {"mask": 7}},
+            "its padding is 0",
+        ),
+        ({"extra": "segments"}, r"extra must be yogadl\.PackFields"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(ref, options, text):

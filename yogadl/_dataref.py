@@ -356,8 +356,8 @@ class RecordsRef(StreamedRef[Item_co]):
         found there by any process. If the lengths are stored, no value is read for it; otherwise every record
         is read once.
 
-        A row is a dict of the packed fields, of "segments" and "positions" unless `extra` says otherwise, and of
-        `values`.
+        A row is a dict of the packed fields, of "segments" and "positions" unless `extra` says otherwise, and
+        of `values`.
 
         Args:
             capacity: How many tokens a row has: items along the first axis of each packed field.

@@ -313,7 +313,7 @@ def test_a_first_tar_that_is_as_it_was_is_not_read_for_its_fields(
     samples = [{"__key__": f"{k}", "jpg": b"j" * 100_000, "cls": b"c" * 40} for k in range(30)]
     for name in "abc":
         (tmp_path / f"{name}.tar").write_bytes(tar_of(samples))
-    options = {"format": "webdataset", "fields": fields, "missing": missing}
+    options = {"format": "webdataset", "files": yogadl.FileOptions(fields=fields), "missing": missing}
     storage.adopt(f"{scheme}{tmp_path}/*.tar", "d", "1", **options)
     os.utime(tmp_path / "b.tar", ns=(1, 1))
     (tmp_path / "b.tar").write_bytes(tar_of(samples))

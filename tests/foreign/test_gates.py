@@ -94,7 +94,7 @@ def made_there_or_here(call):
 
 
 def mirrored(place):
-    storage = place.source(mirror=place.mirror, mirror_fill="always")
+    storage = place.source(mirror=yogadl.Mirror(place.mirror, fill="always"))
     for call in (
         lambda: storage.fetch("data", "1").gather([0]),
         lambda: storage.verify("data", "1"),

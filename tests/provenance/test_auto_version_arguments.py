@@ -51,8 +51,11 @@ def test_a_call_that_makes_no_sense_is_the_functions_own_error(storage):
 
 def test_how_it_is_built_has_no_part_in_it(storage):
     for options in (
-        {}, {"workers": 2}, {"part_bytes": 100}, {"allow_pickle": True}, {"progress": lambda *_: None},
-    ):  # fmt: skip
+        {},
+        {"workers": 2},
+        {"build": yogadl.BuildOptions(part_bytes=100, progress=lambda *_: None)},
+        {"records": yogadl.RecordOptions(allow_pickle=True)},
+    ):
         storage.cacheable("d", "auto", **options)(squares)(5)
     assert len(storage.versions("d")) == 1
 

@@ -18,7 +18,7 @@ PART_BYTES = 4_096
 
 def opened(place, root, host, ttl_s=600.0):
     """Open the storage as a machine of that name would, with a mirror of its own."""
-    return place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+    return place.storage(mirror=root / f"mirror-{host}", lease=yogadl.Lease(ttl_s=ttl_s))
 
 
 def ask(place, root, host, ttl_s=600.0, slowly=0.0):

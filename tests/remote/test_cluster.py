@@ -20,7 +20,7 @@ BATCHES = 27
 
 def train(place, root, host, rank, ranks, cursor, stops_at):
     """Train as one process of a job, noting each batch and its cursor; return the dataset's fingerprint."""
-    storage = place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=60)
+    storage = place.storage(mirror=root / f"mirror-{host}", lease=yogadl.Lease(ttl_s=60))
 
     @storage.cacheable("some/data", "1", build=yogadl.BuildOptions(part_bytes=8_192, progress=False))
     def data():

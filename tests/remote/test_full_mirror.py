@@ -113,7 +113,7 @@ def test_an_error_of_another_kind_is_raised_at_once(url, tmp_path, monkeypatch):
     assert len(tried) == 1
 
 
-@pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])
+@pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise it, Mirror"), (None, "Make room")])
 def test_what_does_not_fit_says_which_of_the_two_is_too_small(url, tmp_path, monkeypatch, limit, words):
     if limit is None:
         monkeypatch.setattr("yogadl.storage._remote.eviction.MirrorLocation.free_bytes", lambda _: 2**20)

@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused_with_the_sizes_and_nothing_goes(others, bu
     mirror = LocalMirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000 if others else 10_000)
     held = [open_cache(mirror, manifest_of(bucket, "a")) for _ in range(others)]
     with pytest.raises(
-        StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise mirror_limit"
+        StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise it, Mirror\(limit="
     ):
         open_cache(mirror, manifest_of(bucket, "b"))
     assert parts_in(mirror, "b") == 0

@@ -160,7 +160,7 @@ def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place):
 )
 def test_a_part_swapped_before_a_mirror_has_it_is_one_error(any_place, tmp_path, shuffle):
     built(any_place)
-    ref = any_place.storage(mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
+    ref = any_place.storage(mirror=yogadl.Mirror(tmp_path, limit=100_000)).fetch("set", "1")
     swap(any_place)
     with pytest.raises((ReplacedError, CacheFormatError), match=r"was published|name says"):
         drained(ref, shuffle)
@@ -196,7 +196,7 @@ def test_parts_that_were_put_again_are_read_once_as_a_whole(either_place, caplog
     drained(again, False)
     assert again.locality().ranges == more + parts
     with pytest.raises(SpendingError):
-        drained(either_place.storage(max_requests=few).fetch("set", "1"), False)
+        drained(either_place.storage(limits=yogadl.Limits(requests=few)).fetch("set", "1"), False)
 
 
 def test_where_blocks_are_compared_no_pin_is_looked_at(either_place):

@@ -291,4 +291,4 @@ def test_a_mirror_limit_that_is_too_small_is_one_line(yoga, caches, tmp_path):
     url = f"file://{tmp_path}/caches"
     ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--mirror-limit", "10kB")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "Raise mirror_limit" in ended.err
+    assert "Raise it, Mirror(limit=...)" in ended.err

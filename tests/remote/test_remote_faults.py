@@ -130,7 +130,7 @@ def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it
     with pytest.raises(ConnectionResetError):
         submit(storage, records=numbers())
     proxy.rules.clear()
-    submit(opened(place, wait_s=100))  # a third of the time to live
+    submit(opened(place, lease=yogadl.Lease(wait_s=100)))  # a third of the time to live
     assert_served(storage)
     assert storage.info("some/data", "1").builder["lease_epoch"] == 2
 

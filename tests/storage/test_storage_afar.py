@@ -79,7 +79,7 @@ def away(request, url, tmp_path):
     if request.param in ("no mirror", "verified", "checked"):
         storage = yogadl.open_storage(url, mirror=None, verify=verify)
         return fetched(storage, check=request.param == "checked")
-    options = {"mirror": tmp_path, "mirror_fill": "never", "mapped": request.param != "unmapped"}
+    options = {"mirror": yogadl.Mirror(tmp_path, fill="never"), "mapped": request.param != "unmapped"}
     options["verify"] = verify
     if request.param != "an empty mirror":
         fetched(yogadl.open_storage(url, mirror=tmp_path))
@@ -516,7 +516,7 @@ def test_requests_are_limited_for_a_whole_storage(url):
         url, mirror=None, limits=yogadl.Limits(requests=100, requests_per_s=100_000)
     )
     found = []
-    with pytest.raises(SpendingError, match="100 requests were made, which is max_requests"):
+    with pytest.raises(SpendingError, match="100 requests were made, which is the limit"):
         found.extend(fetched(storage).stream(shuffle=True).batch(2))
     assert found
     with pytest.raises(SpendingError):

@@ -125,7 +125,7 @@ def test_a_copy_of_some_of_the_fields_is_a_version_of_its_own(storage):
 
 @pytest.mark.parametrize("given", [{}, {"owner": "me"}])
 def test_metadata_that_are_given_replace_those_of_the_version(storage, given):
-    submitted(storage, storage.fetch("d", "3"), metadata=given)
+    submitted(storage, storage.fetch("d", "3"), build=yogadl.BuildOptions(metadata=given))
     assert storage.fetch("d", "copy").metadata == given
     assert len(storage.info("d", "copy").earlier) == 2
 

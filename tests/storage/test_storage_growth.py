@@ -121,7 +121,7 @@ def test_what_many_build_is_appended_the_same(base, how):
     if "partitioned" in how:
         source = yogadl.partitioned([lambda: range(100, 130), lambda: [], lambda: range(130, 200)])
     with ThreadPoolExecutor(3) as engine:
-        options = {"engine": engine} if "engine" in how else {"workers": 2}
+        options = {"build": yogadl.BuildOptions(engine=engine)} if "engine" in how else {"workers": 2}
         base.append(source, "n", "2", base_version="1", **options)
         base.compact("n", "2", "3", **options)
     base.submit(np.arange(200), "n", "whole")

@@ -46,7 +46,7 @@ def test_a_large_part_table_is_held_in_another_way_and_says_the_same(
     root, published, tmp_path, monkeypatch, way, over, checks
 ):
     set_constants(monkeypatch, LARGE_TABLE_BYTES=published.manifest.table_bytes + over)
-    url, options = root.as_uri(), {"mirror": tmp_path, "mirror_fill": "never"}
+    url, options = root.as_uri(), {"mirror": yogadl.Mirror(tmp_path, fill="never")}
     if way in ("a mirror", "a mirror in part"):
         yogadl.open_storage(url, mirror=tmp_path).fetch("set", "1")
     if way == "a mirror in part":

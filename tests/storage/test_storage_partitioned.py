@@ -174,7 +174,12 @@ def test_the_error_of_a_source_that_was_sent_names_its_file_and_line(storage, en
     line = read.__code__.co_firstlineno + 1
     source = yogadl.partitioned.of(range(2), read)
     with ThreadPoolExecutor(1) as threads, pytest.raises(LookupError) as caught:
-        storage.submit(source, "d", "1", **({"workers": 2} if engine == "workers" else {"engine": threads}))
+        storage.submit(
+            source,
+            "d",
+            "1",
+            **({"workers": 2} if engine == "workers" else {"build": yogadl.BuildOptions(engine=threads)}),
+        )
     assert f'File "{__file__}", line {line}, in read' in "".join(traceback.format_exception(caught.value))
 
 

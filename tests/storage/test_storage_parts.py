@@ -50,7 +50,7 @@ def test_a_shape_found_to_vary_late_fails_no_build(built, name, turn, part_bytes
     early, late, shape = LATE[name]
     values = early * turn + late * 3 + early * 2
     records = [{"n": n, "v": value} for n, value in enumerate(values)]
-    ref = built(records, part_bytes=part_bytes)
+    ref = built(records, build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert ref.spec.fields[1].leaf.shape == shape
     if turn < 100:
         assert_reads(ref, records)
@@ -63,7 +63,9 @@ def test_a_shape_found_to_vary_late_fails_no_build(built, name, turn, part_bytes
 
 def test_a_field_stored_fixed_in_early_parts_and_varying_in_later_ones_gathers_in_one_batch(built):
     rows = [np.full(3, k, np.int16) for k in range(60)] + [np.full(k % 5, k, np.int16) for k in range(60, 90)]
-    ref = built(iter([{"x": row, "n": k} for k, row in enumerate(rows)]), part_bytes=100)
+    ref = built(
+        iter([{"x": row, "n": k} for k, row in enumerate(rows)]), build=yogadl.BuildOptions(part_bytes=100)
+    )
     order = np.random.default_rng(0).permutation(90)
     batch = ref.gather(order)
     assert batch["n"].tolist() == order.tolist()
@@ -84,7 +86,9 @@ def test_a_part_holds_what_fits(storage, part_bytes, sizes):
 
 def test_parts_of_unequal_size_are_found_by_search(built):
     values = [b"x" * ((k * 7919) % 300) for k in range(200)]
-    ref = built([{"b": value, "n": k} for k, value in enumerate(values)], part_bytes=500)
+    ref = built(
+        [{"b": value, "n": k} for k, value in enumerate(values)], build=yogadl.BuildOptions(part_bytes=500)
+    )
     order = np.random.default_rng(0).permutation(200)
     batch = ref.gather(order)
     assert batch["n"].tolist() == order.tolist()

@@ -25,7 +25,7 @@ def stop(records, total, size_bytes):
 def interrupted(storage, build=None, **options):
     """Run a build that is interrupted: by a function, or of the data in the options."""
     with pytest.raises(KeyboardInterrupt):
-        build(stop) if build else submit(storage, build=yogadl.BuildOptions(progress=stop), **options)
+        build(stop) if build else submit(storage, progress=stop, **options)
     assert len(list(Path(storage.location).glob("d/builds/*/one/*.json"))) >= 2  # that many parts are sealed
 
 
@@ -125,7 +125,7 @@ def build_by_function(storage, work, progress, **arguments):
 
 
 def build_by_object(storage, work, progress, **arguments):
-    submit(storage, work.images(**arguments), build=yogadl.BuildOptions(progress=progress))
+    submit(storage, work.images(**arguments), progress=progress)
 
 
 BUILDS = pytest.mark.parametrize("build", [build_by_function, build_by_object])

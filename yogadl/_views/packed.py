@@ -283,9 +283,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
                 f"pad is a dict of values by field, such as {{{next(iter(self._numbers))!r}: 0}}, not "
                 f"{given!r:.100}"
             )
-        if self._packing.extra.mask in given:
+        mask = self._packing.extra.mask
+        if mask in given:
             raise ConfigurationError(
-                f"pad has {self._packing.extra.mask!r}, which is the mask: its padding is 0, as no loss counts it"
+                f"pad has {mask!r}, which is the mask: its padding is 0, as no loss counts it"
             )
         pads = {}
         for name, number in self._numbers.items():

@@ -197,7 +197,7 @@ def _compare_clocks(modified: float, before: float, after: float) -> Finding:
 def _examine_conditions(bucket: Bucket, name: str) -> Finding:
     """Check put-if-absent: only one write succeeds, of two in turn and of several at once to `name`."""
     subject = "put-if-absent"
-    mend = "use another store, or let only one machine build, with exclusive=False"
+    mend = "use another store, or let only one machine build, with Lease(exclusive=False)"
     try:
         check_conditions(bucket)
         with ThreadPoolExecutor(_WRITERS) as writers:

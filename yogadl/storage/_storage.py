@@ -442,7 +442,7 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 same records has. If not, the files' own indexes and headers are trusted, and the fingerprint
                 is made of their sizes and tags.
             base_version: A version whose records come first, adopted or not.
-            missing: As for `submit`: a dict by the names of fields, such as ``{"text": "empty", "label": -1}``,
+            missing: As for `submit`: a dict by the names of fields, such as ``{"text": "empty", "id": -1}``,
                 or ``"empty"`` for all that can be empty: of ``"webdataset"`` a field that a sample lacks, of
                 ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes, a str or a list that are
                 null. If not given, they are refused.

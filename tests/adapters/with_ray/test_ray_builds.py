@@ -51,9 +51,9 @@ ALREADY = "leave out workers and engine"
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        (lambda: [1, 2], {"engine": "spark"}, 'engine must be "ray"'),
+        (lambda: [1, 2], {"build": yogadl.BuildOptions(engine="spark")}, 'engine must be "ray"'),
         (lambda: ray.data.range(20), {"workers": 2}, ALREADY),
-        (lambda: ray.data.range(20), {"engine": RayExecutor()}, ALREADY),
+        (lambda: ray.data.range(20), {"build": yogadl.BuildOptions(engine=RayExecutor())}, ALREADY),
     ],
     ids=["spark", "workers", "executor"],
 )

@@ -39,16 +39,17 @@ def check(ref):
 OPTIONS = {
     "no mirror": {"mirror": None},
     "no mirror, blocks verified": {"mirror": None, "verify": "block"},
-    "small mirror": {"mirror_limit": 100_000, "mirror_fill": "always"},
-    "mirror that is not filled": {"mirror_fill": "never"},
-    "mirror": {},
+    "small mirror": {"mirror": yogadl.Mirror("mirror", limit=100_000, fill="always")},
+    "mirror that is not filled": {"mirror": yogadl.Mirror("mirror", fill="never")},
+    "mirror": {"mirror": "mirror"},
 }
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("check_blocks", [False, True])
-def test_a_cold_machine_reads_the_records(bucket, tmp_path, options, check_blocks):
-    given = {"mirror": tmp_path / "mirror", **OPTIONS[options]}
+def test_a_cold_machine_reads_the_records(bucket, tmp_path, options, check_blocks, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = OPTIONS[options]
     ref = yogadl.open_storage(f"file://{bucket}", **given).fetch("d", "1", check=check_blocks)
     check(ref)
     check(yogadl.open_storage(f"file://{bucket}", **given).fetch("d", "1"))

@@ -74,7 +74,7 @@ def test_a_dictionary_knows_records_from_everywhere(storage):
 @pytest.mark.parametrize("large_bytes", [0, 2**40])
 def test_a_table_of_any_size_names_the_dictionaries(storage, monkeypatch, large_bytes):
     set_constants(monkeypatch, LARGE_TABLE_BYTES=large_bytes)
-    built(storage, "1", TEXT, part_bytes=3_000)
+    built(storage, "1", TEXT, build=yogadl.BuildOptions(part_bytes=3_000))
     assert dictionaries(storage)
 
 

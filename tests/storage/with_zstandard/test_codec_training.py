@@ -120,7 +120,7 @@ def test_sources_of_any_length(storage, build, count):
 
 def test_records_that_can_not_be_read_are_left_out_as_ever(storage):
     bad = {0, 1, 125, 3999}
-    build_with_an_engine(storage, Items(bad=bad), "1", on_error="skip")
+    build_with_an_engine(storage, Items(bad=bad), "1", records=yogadl.RecordOptions(on_error="skip"))
     ref = storage.fetch("d", "1")
     assert len(ref) == RECORDS - len(bad)
     assert {one["index"] for one in ref.metadata["left_out"]["records"]} == bad

@@ -71,7 +71,9 @@ CODECS = [
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"part_bytes": 20_000}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"build": yogadl.BuildOptions(part_bytes=20_000)}, {"workers": 2}], ids=str
+)
 @pytest.mark.usefixtures("forked_workers")
 def test_records_and_fingerprint_are_those_of_a_raw_cache(storage, codec, options):
     made = records(0, 150)

@@ -108,7 +108,7 @@ class RecordOptions:
 
 @frozen
 class FileOptions:
-    """What a record of foreign files is; the format is that of `CacheStorage.adopt`.
+    r"""What a record of foreign files is; the format is that of `CacheStorage.adopt`.
 
     Args:
         fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
@@ -119,7 +119,7 @@ class FileOptions:
 
     Example:
         >>> import yogadl
-        >>> _ = open("lines.jsonl", "w").write('{"a": 1}\\n{"a": 2}\\n')
+        >>> _ = open("lines.jsonl", "w").write('{"a": 1}\n{"a": 2}\n')
         >>> storage = yogadl.open_storage("caches")
         >>> storage.adopt("lines.jsonl", "lines", "1", files=yogadl.FileOptions(parse=True))[1]
         {'a': 2}

@@ -376,7 +376,7 @@ def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | No
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
         limit = f"its limit is {in_words(limit_bytes)}"
-        return limit_bytes, limit, "Raise mirror_limit, or end other readers"
+        return limit_bytes, limit, "Raise it, Mirror(limit=...), or end other readers"
     remedy = "Make room on the disk, end other readers, or give mirror= a folder on a larger one"
     return on_disk_bytes, f"the disk has {in_words(free_bytes)} free", remedy
 

@@ -149,7 +149,7 @@ class MirrorOpener:
     def reader(self, published: Published, *, check: bool = False) -> Reader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
-        If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
+        If few bytes are missing, they are downloaded now, unless `Mirror.fill` is ``"never"``.
         """
         manifest = published.manifest
         if not self.mirror.keeps_files:
