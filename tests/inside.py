@@ -118,6 +118,7 @@ yogadl._core.shown element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
+yogadl._core.arguments MOVED
 yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
