@@ -185,6 +185,8 @@ def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
     records = [{"x": value, "n": number} for number, value in enumerate(values)]
 
     def read(**options):
+        if "spec" in options:
+            options = {"records": yogadl.RecordOptions(**options)}
         if way == "columns":
             return list(storage.submit({"x": values, "n": list(range(count + 1))}, "d", "1", **options))
         more = records[:7] if way == "without a cache" else []  # which reads the last record first

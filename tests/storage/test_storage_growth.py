@@ -295,9 +295,12 @@ def test_a_damaged_version_is_appended_anew(grown):
 
 @pytest.mark.parametrize("verb", ["append", "compact"])
 def test_a_base_that_is_not_there_is_not_found(base, verb):
-    data = (records(0, 1),) if verb == "append" else ()
+    builds = {
+        "append": lambda: base.append(records(0, 1), "d", "8", base_version="7"),
+        "compact": lambda: base.compact("d", "7", "8"),
+    }
     with pytest.raises(DatasetNotFoundError, match=r"no 'd' version '7' .*\['1'\]"):
-        getattr(base, verb)(*data, "d", "8", base_version="7")
+        builds[verb]()
     assert base.versions("d") == ["1"]
     assert base.unfinished() == []
 

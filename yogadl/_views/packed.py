@@ -54,7 +54,7 @@ class PackFields:
         >>> ends = yogadl.PackFields(segments=None, positions=None, cu_seqlens="ends")
         >>> packed = yogadl.from_source(texts).packed(5, fields="tokens", extra=ends)
         >>> packed.at(epoch=0)[1]["ends"].tolist()
-        [0, 4, 5]
+        [0, 1, 5]
     """
 
     segments: str | None = "segments"

@@ -465,6 +465,6 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec
             errno.ENOSPC,
             f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
             f"{in_words(free_bytes)} free; free some space, or build on a larger disk. If it fits "
-            "nevertheless (the file system may compress), pass BuildOptions(check_space=False), or --no-space-check to "
-            "yogadl build",
+            "nevertheless (the file system may compress), pass BuildOptions(check_space=False), or "
+            "--no-space-check to yogadl build",
         )

@@ -91,8 +91,9 @@ class RecordOptions:
         >>> import yogadl
         >>> storage = yogadl.open_storage("caches")
         >>> scores = yogadl.RecordOptions(spec={"score": yogadl.Leaf("float64")})
-        >>> storage.submit([{"score": 1}, {"score": 2}], "scores", "1", records=scores)[0]
-        {'score': 1.0}
+        >>> ref = storage.submit([{"score": 1}, {"score": 2}], "scores", "1", records=scores)
+        >>> ref[0]["score"].item()
+        1.0
     """
 
     spec: Any = None
@@ -118,8 +119,8 @@ class FileOptions:
         parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
 
     Example:
-        >>> import yogadl
-        >>> _ = open("lines.jsonl", "w").write('{"a": 1}\n{"a": 2}\n')
+        >>> import pathlib, yogadl
+        >>> size = pathlib.Path("lines.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
         >>> storage = yogadl.open_storage("caches")
         >>> storage.adopt("lines.jsonl", "lines", "1", files=yogadl.FileOptions(parse=True))[1]
         {'a': 2}
