@@ -293,11 +293,11 @@ def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, 
 def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset")))
     s3_place.storage().adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
-    options = {"mirror": tmp_path / "mirror"}
-    assert begun(s3_place.storage(**options, mirror=yogadl.Mirror(fill="never")), "1", True) == expected
+    never, always = (yogadl.Mirror(tmp_path / "mirror", fill=fill) for fill in ("never", "always"))
+    assert begun(s3_place.storage(mirror=never), "1", True) == expected
     [said] = said_of_ranges(caplog)
     assert 'Mirror(fill="always")' in said
-    assert begun(s3_place.storage(**options, mirror=yogadl.Mirror(fill="always")), "1", True) == expected
+    assert begun(s3_place.storage(mirror=always), "1", True) == expected
     assert said_of_ranges(caplog) == []
 
 

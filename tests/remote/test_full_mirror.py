@@ -50,7 +50,7 @@ def read_from_a_full_disk(url, folder, when, check):
     if when == "before":
         fill(folder)
     if when == "with a table":
-        yogadl.open_storage(url, **options, mirror=yogadl.Mirror(fill="never")).fetch("set", "1")
+        yogadl.open_storage(url, mirror=yogadl.Mirror(folder / "mirror", fill="never")).fetch("set", "1")
     if when == "with all":
         yogadl.open_storage(url, **options).fetch("set", "1")
     if when in ("with a mirror", "with a table", "with all"):
