@@ -263,7 +263,9 @@ def measure_afar(settings: Settings) -> None:
         storage = yogadl.open_storage(root / "set", foreign=foreign)
         urls = [f"s3://raw/{path.name}" for path in paths]
         storage.adopt(urls, "set", "adopted", format="webdataset")
-        storage.submit(storage.fetch("set", "adopted"), "set", "copied", part_bytes=2**28)
+        storage.submit(
+            storage.fetch("set", "adopted"), "set", "copied", build=yogadl.BuildOptions(part_bytes=2**28)
+        )
     each: dict[str, list[float]] = {"adopted": [], "copied": []}
     names = list(each)
     for number in range(settings.rounds):

@@ -55,7 +55,7 @@ def make(folder: Path, shape: Any, records: int) -> None:
     """Build a dataset in parts of the size that buckets have."""
     random = np.random.default_rng(0)
     source = ({"x": random.integers(0, 255, shape, np.uint8), "y": number} for number in range(records))
-    yogadl.open_storage(folder).submit(source, "set", "1", part_bytes=256 * 2**20)
+    yogadl.open_storage(folder).submit(source, "set", "1", build=yogadl.BuildOptions(part_bytes=256 * 2**20))
 
 
 def opened(url: str, bucket: str, dataset: str = "set", version: str = "1", **options: Any) -> Any:
@@ -160,7 +160,7 @@ def measure_mirrors(settings: Settings, root: Path) -> None:
         what = f"bytes of 2 epochs with a mirror of {SHARE:.0%}, against one fill and the records not in it"
         settings.row(what, at_most(1.05), [one["ratio"] for one in each])
         full = settings.path("full")
-        mirrored = opened(url, "large", mirror=full, mirror_fill="always")
+        mirrored = opened(url, "large", mirror=yogadl.Mirror(full, fill="always"))
         while mirrored.locality().parts_here < mirrored.locality().parts:
             drain(iter(mirrored.stream(shuffle=True).batch(LARGE_BATCH)))
     local = yogadl.open_storage(root / "large").fetch("set", "1")
@@ -182,7 +182,7 @@ def small_mirror(url: str, mirror: str) -> dict[str, float]:
     """Read two epochs with a mirror that has room for some of the parts."""
     here = opened(url, "large", mirror=None).locality()
     ref = opened(
-        url, "large", mirror=mirror, mirror_limit=int(SHARE * here.bytes) + 10**7, mirror_fill="always"
+        url, "large", mirror=yogadl.Mirror(mirror, limit=int(SHARE * here.bytes) + 10**7, fill="always")
     )
     stream = ref.stream(shuffle=True).batch(LARGE_BATCH)
     for _ in range(2):
@@ -221,7 +221,7 @@ def blocks(url: str, mirror: str, rank: int, machines: int) -> dict[str, float]:
     """Read an epoch of one machine's shard."""
     order = yogadl.Blocks(records=8, window=16, lanes=8)
     window_bytes = 8 * 16 * 8 * int(np.prod(LARGE))
-    ref = opened(url, "large", mirror=mirror, mirror_limit=2 * window_bytes + 10**7)
+    ref = opened(url, "large", mirror=yogadl.Mirror(mirror, limit=2 * window_bytes + 10**7))
     stream = ref.stream(shuffle=order, shuffle_seed=7, shard_rank=rank, num_shards=machines)
     began = time.perf_counter()
     count = sum(len(batch["y"]) for batch in stream.batch(LARGE_BATCH))

@@ -57,7 +57,13 @@ def measure(settings: Settings) -> None:
     measure_builds(settings, files)
     if importlib.util.find_spec("boto3") and importlib.util.find_spec("obstore"):
         for version, codec in (("raw", None), ("zstd", "zstd")):
-            storage.submit({"text": files * TIMES}, "many", version, codec=codec, part_bytes=2**28)
+            storage.submit(
+                {"text": files * TIMES},
+                "many",
+                version,
+                codec=codec,
+                build=yogadl.BuildOptions(part_bytes=2**28),
+            )
         measure_afar(settings, root)
     measure_kinds(settings)
     clear(root)

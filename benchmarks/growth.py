@@ -66,7 +66,7 @@ def opened(where: str, root: Path, settings: Settings) -> CacheStorage:
     """Open a storage; the mirror of a bucket is not among what is written to the bucket."""
     if where == "a folder":
         return yogadl.open_storage(root)
-    return yogadl.open_storage(f"file://{root}", mirror=settings.path("mirror"), mirror_limit="1GB")
+    return yogadl.open_storage(f"file://{root}", mirror=yogadl.Mirror(settings.path("mirror"), limit="1GB"))
 
 
 def files_of(root: Path) -> dict[Any, int]:

@@ -62,7 +62,7 @@ def make(folder: Path, parts: int) -> None:
     columns: dict[str, Any] = {"image": [image(number) for number in range(records)]}
     columns["label"] = np.arange(records)
     storage, key = yogadl.open_storage(folder), DatasetKey("set", "1")
-    storage.submit(columns, "set", "1", part_bytes=PART_RECORDS * (WIDTH + 64))
+    storage.submit(columns, "set", "1", build=yogadl.BuildOptions(part_bytes=PART_RECORDS * (WIDTH + 64)))
     storage.submit({name: column[:3] for name, column in columns.items()}, "small", "1")
     files = Folder(folder)
     content = files.read(_names.manifest(key))
@@ -171,8 +171,7 @@ def open_it(
             endpoint_url=url,
             anonymous=True,
             client_options={"region_name": "us-east-1"},
-            mirror=mirror,
-            mirror_fill="never",
+            mirror=yogadl.Mirror(mirror, fill="never"),
         )
     _ = storage.fetch("small", "1")[0]
     _ = next(iter(storage.fetch("small", "1").stream(shuffle=True).batch(2)))

@@ -51,10 +51,10 @@ def compare_with_one(settings: Settings) -> None:
     root = settings.path("cache")
     storage = yogadl.open_storage(root)
     row_bytes = _sets.payload_bytes(columns) // records
-    storage.submit(columns, "set", "one", part_bytes=2 * row_bytes * records)
+    storage.submit(columns, "set", "one", build=yogadl.BuildOptions(part_bytes=2 * row_bytes * records))
     # A part ends with a block, so which limit makes just so many parts has to be tried.
     for part_records in range(-(-records // (PARTS - 1)) - 1, records // (PARTS + 2), -8):
-        storage.submit(columns, "set", "many", part_bytes=row_bytes * part_records)
+        storage.submit(columns, "set", "many", build=yogadl.BuildOptions(part_bytes=row_bytes * part_records))
         parts = storage.info("set", "many").parts
         if parts >= PARTS:
             break
@@ -89,7 +89,7 @@ def read_many(settings: Settings) -> None:
     root = settings.path("cache")
     storage = yogadl.open_storage(root)
     row_bytes = _sets.payload_bytes(columns) // records
-    storage.submit(columns, "set", "1", part_bytes=row_bytes * MANY_PART_RECORDS)
+    storage.submit(columns, "set", "1", build=yogadl.BuildOptions(part_bytes=row_bytes * MANY_PART_RECORDS))
     parts = storage.info("set", "1").parts
     if parts < settings.scaled(MANY_PARTS):
         raise SystemExit(f"the cache has only {parts} parts")

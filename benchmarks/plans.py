@@ -127,7 +127,9 @@ def make(root: Path, count: int) -> None:
     }
     for name, (record, codec) in sources.items():
         storage = yogadl.open_storage(root / name)
-        storage.submit(map(record, range(count)), name, "1", codec=codec, part_bytes=4_000_000)
+        storage.submit(
+            map(record, range(count)), name, "1", codec=codec, build=yogadl.BuildOptions(part_bytes=4_000_000)
+        )
     for kind, make_stream in VIEWS.values():  # keeps the plans of rows and batches beside the cache
         make_stream(yogadl.open_storage(root / kind).fetch(kind, "1"))
     (root / "lake").mkdir()

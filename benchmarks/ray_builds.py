@@ -40,11 +40,16 @@ def against_workers(settings: Settings) -> None:
     root = settings.path("cache")
 
     def build(**options: object) -> None:
-        yogadl.open_storage(root).submit(Busy(records), "set", "1", progress=False, **options)
+        yogadl.open_storage(root).submit(
+            Busy(records), "set", "1", build=yogadl.BuildOptions(progress=False), **options
+        )
         check_numbers(root, records)
         clear(root)
 
-    works = {"workers": lambda: build(workers=2), "ray": lambda: build(engine="ray")}
+    works = {
+        "workers": lambda: build(workers=2),
+        "ray": lambda: build(build=yogadl.BuildOptions(engine="ray")),
+    }
     times = interleave(works, rounds, uncounted=0)
     details = "; ".join(f"{name}: {min(each):.1f} - {max(each):.1f} s" for name, each in times.items())
     what = "busy loop of 5 ms a record, Ray with 2 CPUs against workers=2"
@@ -54,7 +59,9 @@ def against_workers(settings: Settings) -> None:
 def build_by_ray(root: str, records: int, log: str) -> None:
     """Build with Ray; say in a file what was read."""
     start_ray()
-    yogadl.open_storage(root).submit(Busy(records, Path(log)), "set", "1", engine="ray", progress=False)
+    yogadl.open_storage(root).submit(
+        Busy(records, Path(log)), "set", "1", build=yogadl.BuildOptions(engine="ray", progress=False)
+    )
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def measure_mirror(settings: Settings) -> None:
     say(f"{DATA.name}: {records:,} records, in a local storage and in a bucket with a mirror")
     columns = DATA.make(records)
     local = yogadl.open_storage(settings.path("local"))
-    local.submit(columns, "set", "1", part_bytes=64 * 2**20)
+    local.submit(columns, "set", "1", build=yogadl.BuildOptions(part_bytes=64 * 2**20))
     # The local storage's folder, as a bucket: it is laid out the same.
     remote = yogadl.open_storage(f"file://{settings.path('local')}", mirror=settings.path("mirror"))
     loaders: dict[str, Any] = {}

@@ -87,7 +87,9 @@ def main() -> None:
         walk = Walk()
         walk.is_on = False
         with walk:
-            storage.submit(records(walk), "set", "2", part_bytes=500_000, progress=False)
+            storage.submit(
+                records(walk), "set", "2", build=yogadl.BuildOptions(part_bytes=500_000, progress=False)
+            )
         found["a record to disk"] = walk.files
 
         bucket = yogadl.open_storage(f"file://{folder}/bucket", mirror=None)

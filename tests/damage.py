@@ -37,7 +37,7 @@ def records() -> Iterator[dict[str, Any]]:
 
 def build(root: Path, dataset_id: str = "data") -> None:
     """Build the cache, in several parts."""
-    yogadl.open_storage(root).submit(records(), dataset_id, "1", part_bytes=12_000)
+    yogadl.open_storage(root).submit(records(), dataset_id, "1", build=yogadl.BuildOptions(part_bytes=12_000))
 
 
 def limit_memory() -> None:

@@ -35,7 +35,7 @@ def in_memory(lengths=LENGTHS):
 
 
 def submitted(storage, lengths=LENGTHS, part_bytes=3000):
-    return storage.submit(documents(lengths), "docs", "1", part_bytes=part_bytes)
+    return storage.submit(documents(lengths), "docs", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
 
 
 def tokens_of(rows):

@@ -385,15 +385,24 @@ def _rows(count: int) -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
-    "fixed": lambda: (_rows(300), {"part_bytes": 3000}),
-    "aligned": lambda: ({"row": np.arange(300_000, dtype=np.int32).reshape(-1, 4)}, {"part_bytes": 2**20}),
-    "varying": lambda: (map(damage.record, range(120)), {"part_bytes": 9_000}),
-    "odd": lambda: (map(_odd_record, range(80)), {"part_bytes": 15_000}),
-    "pickled": lambda: (({"a": {1, i}, "b": i} for i in range(50)), {"allow_pickle": True}),
+    "fixed": lambda: (_rows(300), {"build": yogadl.BuildOptions(part_bytes=3000)}),
+    "aligned": lambda: (
+        {"row": np.arange(300_000, dtype=np.int32).reshape(-1, 4)},
+        {"build": yogadl.BuildOptions(part_bytes=2**20)},
+    ),
+    "varying": lambda: (map(damage.record, range(120)), {"build": yogadl.BuildOptions(part_bytes=9_000)}),
+    "odd": lambda: (map(_odd_record, range(80)), {"build": yogadl.BuildOptions(part_bytes=15_000)}),
+    "pickled": lambda: (
+        ({"a": {1, i}, "b": i} for i in range(50)),
+        {"records": yogadl.RecordOptions(allow_pickle=True)},
+    ),
     "single": lambda: ([np.arange(i % 5) for i in range(100)], {}),
 }
 if importlib.util.find_spec("zstandard"):
-    KINDS["coded"] = lambda: (map(_coded_record, range(120)), {"part_bytes": 20_000, "codec": "zstd"})
+    KINDS["coded"] = lambda: (
+        map(_coded_record, range(120)),
+        {"build": yogadl.BuildOptions(part_bytes=20_000), "codec": "zstd"},
+    )
 
 
 def build(root: Path, kind: str) -> None:

@@ -118,6 +118,7 @@ yogadl._core.shown element lines text
 yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
 yogadl.storage _copy
 yogadl.storage _names
+yogadl._core.arguments MOVED
 yogadl.cli storage_doctor=_checking
 yogadl.storage._objects.bucket Body Bucket FetchedRange Object ReplacedError read replaced
 yogadl.storage._objects.bucket PROBE check_conditions
@@ -138,13 +139,13 @@ yogadl.storage._files.folder Folder
 yogadl.storage._leases heartbeat lease
 yogadl.storage._leases.heartbeat retry_ending
 yogadl.storage._leases.lease BuildLease Leases
-yogadl.storage._leases.heartbeat LeasePolicy
+yogadl.storage._leases.heartbeat Lease
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
 yogadl.storage._remote.filling Filler
 yogadl.storage._remote.eviction MirrorLocation
-yogadl.storage._remote.mirror Mirror
+yogadl.storage._remote.mirror LocalMirror
 yogadl.storage._remote.mirrored_cache MirroredCache
 yogadl.storage._remote.partial_file PartialFile
 yogadl.storage._remote.download Download download_all upload

@@ -183,7 +183,7 @@ def test_the_plan_is_kept(storage, ref):
         ({"max_records": 0}, "max_records"),
         ({"pad_to": "most"}, "pad_to"),
         ({"long": "cut"}, "long"),
-        ({"long": "error"}, "record 21 has 33 values"),
+        ({"long": "raise"}, "record 21 has 33 values"),
         ({"pad": 1}, "pad is a dict"),
         ({"pad": {"tokens": "a"}}, "no single value"),
         ({"lengths": "tokens"}, "another name"),

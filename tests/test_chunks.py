@@ -88,7 +88,7 @@ def check(ref, values, size, order=None):
 
 @pytest.mark.parametrize("part_bytes", [None, 300])
 def test_chunks_are_the_documents_joined_and_cut(tmp_path, part_bytes):
-    ref = cached(tmp_path, part_bytes=part_bytes)
+    ref = cached(tmp_path, build=yogadl.BuildOptions(part_bytes=part_bytes))
     for size in (1, 4, 63, 64, 65, 210, 211, 212):
         check(ref, documents(LENGTHS), size)
 
@@ -103,7 +103,13 @@ def test_chunks_of_values_of_any_shape(tmp_path_factory, lengths, size, inner, p
     values = documents(lengths, inner)
     check(in_memory(values, (None, *inner)), values, size)
     storage = yogadl.open_storage(tmp_path_factory.mktemp("cache"))
-    check(storage.submit(in_memory(values, (None, *inner)), "d", "1", part_bytes=part_bytes), values, size)
+    check(
+        storage.submit(
+            in_memory(values, (None, *inner)), "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes)
+        ),
+        values,
+        size,
+    )
 
 
 @pytest.mark.parametrize("at_once", [1, len(LENGTHS) - 1, len(LENGTHS), len(LENGTHS) + 1])
@@ -151,7 +157,7 @@ def test_values_of_one_length_are_cut_as_well(tmp_path):
 @pytest.mark.parametrize("first", [0, 4])
 def test_a_field_found_late_to_vary_is_cut_where_it_lies_as_rows(tmp_path, first):
     lengths = [first] * 40 + [1, 2, 3] * 5
-    check(cached(tmp_path, lengths, part_bytes=200), documents(lengths), 9)
+    check(cached(tmp_path, lengths, build=yogadl.BuildOptions(part_bytes=200)), documents(lengths), 9)
     [table] = (tmp_path / "docs" / "tables").glob("*.parts")
     field = read_table(table).fields[1]
     assert field.varying.any()
@@ -240,7 +246,7 @@ def test_the_fingerprint_stays_for_ever():
 
 
 def test_no_value_is_read_for_the_lengths(tmp_path, monkeypatch):
-    ref = cached(tmp_path, part_bytes=300)
+    ref = cached(tmp_path, build=yogadl.BuildOptions(part_bytes=300))
     with monkeypatch.context() as patch:
         patch.setattr(VaryingField, "gather", None)
         patch.setattr(VaryingField, "stretches", None)
@@ -287,7 +293,7 @@ def test_for_the_numbers_of_documents_no_value_is_read(tmp_path):
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_with_checksums_the_chunks_are_the_same(tmp_path, mapped):
-    cached(tmp_path, part_bytes=300)
+    cached(tmp_path, build=yogadl.BuildOptions(part_bytes=300))
     ref = yogadl.open_storage(tmp_path, mapped=mapped).fetch("docs", "1", check=True)
     check(ref[1:], documents(LENGTHS), 17, range(1, len(LENGTHS)))
 

@@ -40,7 +40,7 @@ def ref_of(first, count):
 def caches(tmp_path_factory):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
     for name, first, count in (("a", 0, 40), ("b", 40, 1), ("c", 41, 59)):
-        storage.submit(rows(first, count), name, "1", part_bytes=500)
+        storage.submit(rows(first, count), name, "1", build=yogadl.BuildOptions(part_bytes=500))
     # Of one record alone, the tokens vary in length by what it says of them.
     storage.submit(rows(41, 59) + rows(40, 1), "cb", "1")
     return [storage.fetch("a", "1"), storage.fetch("cb", "1")[59:], storage.fetch("c", "1")]
@@ -177,7 +177,9 @@ def sized(tmp_path_factory):
     storage = yogadl.open_storage(folder)
     whole = columns_of(0, 100), columns_of(100, 50), columns_of(150, 30)
     for number, columns in enumerate(whole):
-        storage.submit(columns, f"c{number}", "1", part_bytes=None if number else 200_000)
+        storage.submit(
+            columns, f"c{number}", "1", build=yogadl.BuildOptions(part_bytes=None if number else 200_000)
+        )
     columns = {name: np.concatenate([part[name] for part in whole]) for name in whole[0]}
     return folder, columns
 
@@ -231,7 +233,7 @@ def test_blocks_of_any_size_and_number_are_read_in_one_go_or_not(tmp_path, monke
     rows = np.arange(70 * 100_000, dtype=np.uint32).reshape(70, -1)
     for number, (count, part_bytes) in enumerate([(41, None), (1, None), (28, 1_600_000)]):
         columns = {"row": rows[first : first + count], "id": np.arange(first, first + count)}
-        storage.submit(columns, f"d{number}", "1", part_bytes=part_bytes)
+        storage.submit(columns, f"d{number}", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
         refs.append(storage.fetch(f"d{number}", "1"))
         first += count
     both = yogadl.concat(refs)

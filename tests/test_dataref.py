@@ -22,7 +22,9 @@ def record(n):
 @pytest.fixture(scope="module", params=[None, 500], ids=["one part", "many parts"])
 def ref(request, tmp_path_factory):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
-    storage.submit([record(n) for n in range(COUNT)], "team/d", "1", part_bytes=request.param)
+    storage.submit(
+        [record(n) for n in range(COUNT)], "team/d", "1", build=yogadl.BuildOptions(part_bytes=request.param)
+    )
     return storage.fetch("team/d", "1")
 
 

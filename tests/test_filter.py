@@ -23,7 +23,7 @@ def arrays(records=RECORDS):
 
 @pytest.fixture
 def ref(storage):
-    storage.submit(arrays(), "d", "1", part_bytes=1000)
+    storage.submit(arrays(), "d", "1", build=yogadl.BuildOptions(part_bytes=1000))
     return storage.fetch("d", "1")
 
 

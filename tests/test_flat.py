@@ -30,7 +30,12 @@ def pieces_of(numbers):
 
 @pytest.fixture
 def ref(storage):
-    storage.submit({"id": np.arange(COUNT), "x": np.ones((COUNT, 20))}, "d", "1", part_bytes=1000)
+    storage.submit(
+        {"id": np.arange(COUNT), "x": np.ones((COUNT, 20))},
+        "d",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=1000),
+    )
     return storage.fetch("d", "1")
 
 

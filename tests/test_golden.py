@@ -115,7 +115,7 @@ def test_records_in_pickles_of_earlier_releases_come_back(tmp_path):
     assert [record["objects"] for record in ref] == [frozenset([point]), frozenset([other])]
     assert storage.verify("golden/objects", "1").records == 2
     again = yogadl.open_storage(tmp_path / "again")
-    again.submit(list(ref), "golden/objects", "1", allow_pickle=True)
+    again.submit(list(ref), "golden/objects", "1", records=yogadl.RecordOptions(allow_pickle=True))
     assert again.fetch("golden/objects", "1", allow_pickle=True).fingerprint == ref.fingerprint
 
 
@@ -134,7 +134,7 @@ def numbers(storage):
 def test_a_killed_build_of_an_older_version_goes_on_at_its_last_part(tmp_path, caplog):
     storage = killed(tmp_path, "alone")
     with caplog.at_level("INFO", "yogadl"):
-        storage.submit({"n": np.arange(5)}, "d", "1", part_bytes=16)
+        storage.submit({"n": np.arange(5)}, "d", "1", build=yogadl.BuildOptions(part_bytes=16))
     assert "continuing at record 4" in caplog.text
     assert numbers(storage) == list(range(5))
 
@@ -143,7 +143,7 @@ def test_a_killed_build_of_an_older_version_by_an_executor_writes_what_is_missin
     storage, run, written = killed(tmp_path, "shares"), _build.Build.run, []
     monkeypatch.setattr(_build.Build, "run", lambda *args: written.append(run(*args)) or written[-1])
     with ThreadPoolExecutor(1) as engine:
-        storage.submit({"n": np.arange(3)}, "d", "1", engine=engine)
+        storage.submit({"n": np.arange(3)}, "d", "1", build=yogadl.BuildOptions(engine=engine))
     assert len(written) == 1
     assert numbers(storage) == list(range(3))
 

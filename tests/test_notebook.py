@@ -105,7 +105,7 @@ def test_fewer_records_are_shown_if_they_are_large(monkeypatch, size_bytes, coun
 
 def test_pickled_values_are_not_opened(tmp_path):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit([{"any": {1, 2}, "x": 5}], "d", "1", allow_pickle=True)
+    storage.submit([{"any": {1, 2}, "x": 5}], "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     assert {"pickled", "5"} <= set(Shown(storage.fetch("d", "1", allow_pickle=True)).texts)
 
 

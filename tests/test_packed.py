@@ -55,7 +55,9 @@ def test_the_longest_comes_first_unless_they_are_shuffled_within(ref):
 
 
 def test_a_mask_of_the_records_becomes_0_at_the_last_token_of_each(ref):
-    packed = ref.packed(CAPACITY, fields=("tokens", "mask"), mask="mask", positions=None)
+    packed = ref.packed(
+        CAPACITY, fields=("tokens", "mask"), extra=yogadl.PackFields(mask="mask", positions=None)
+    )
     assert list(packed.spec.keys()) == ["tokens", "mask", "segments"]
     rows = list(packed.stream())
     assert len(rows) == len(packed) > 10
@@ -67,10 +69,12 @@ def test_a_mask_of_the_records_becomes_0_at_the_last_token_of_each(ref):
 def test_max_segments_sets_the_size_of_the_bounds(ref):
     rows = ref.packed(CAPACITY, fields="tokens").at(0)
     most = max(len(rows.documents(number)) for number in range(len(rows)))
-    packed = ref.packed(CAPACITY, fields="tokens", cu_seqlens="cu", max_segments=most + 3)
+    packed = ref.packed(
+        CAPACITY, fields="tokens", extra=yogadl.PackFields(cu_seqlens="cu", max_segments=most + 3)
+    )
     assert packed.at(0)[0]["cu"].shape == (most + 4,)
     with pytest.raises(ConfigurationError, match=f"max_segments is 1, but a row has up to {most}"):
-        ref.packed(CAPACITY, fields="tokens", cu_seqlens="cu", max_segments=1)
+        ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(cu_seqlens="cu", max_segments=1))
 
 
 def test_rows_are_new_memory_that_may_be_written(ref):
@@ -129,7 +133,7 @@ def test_the_seed_is_in_the_cursor_even_without_a_shuffle(ref):
 @pytest.mark.parametrize(
     "change",
     [{"capacity": CAPACITY + 1}, {"round_to": 2}, {"long": "drop"}, {"shuffle_within": False},
-     {"fields": ("tokens", "weights")}, {"segments": None}],
+     {"fields": ("tokens", "weights")}, {"extra": yogadl.PackFields(segments=None)}],
     ids=str,
 )  # fmt: skip
 def test_a_cursor_is_of_all_arguments(ref, change):
@@ -230,7 +234,7 @@ def test_mixes_draw_each_parent_anew(ref):
 
 
 def test_packed_and_plain_references_are_mixed(ref):
-    packed = ref.packed(CAPACITY, fields="tokens", segments=None, positions=None)
+    packed = ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(segments=None, positions=None))
     plain = yogadl.from_source(
         {"tokens": np.arange(CAPACITY * 30, dtype=np.int32).reshape(30, CAPACITY) + 900_000}
     )
@@ -292,7 +296,7 @@ def test_the_plan_is_kept_and_used_by_any_process(storage, ref, monkeypatch):
         == packed.fingerprint
     )
     assert len(pickle.dumps(packed)) < 4000
-    packed.stream(), ref.packed(CAPACITY, fields="tokens", mask="m")
+    packed.stream(), ref.packed(CAPACITY, fields="tokens", extra=yogadl.PackFields(mask="m"))
     assert plans(storage) == [file]
     ref.packed(CAPACITY, fields="tokens", round_to=2)
     assert len(plans(storage)) == 2
@@ -396,22 +400,26 @@ def test_the_requests_for_rows_are_exactly_those_that_are_planned(tmp_path, capa
         ({"fields": ("tokens", "label")}, "values="),
         ({"fields": {"tokens": 1}}, "names of fields"),
         ({"long": "split"}, "long"),
-        ({"long": "error"}, "record 7 has 19 values"),
+        ({"long": "raise"}, "record 7 has 19 values"),
         ({"round_to": 0}, "round_to"),
         ({"shuffle_within": 1}, "shuffle_within"),
         ({"pad": {"other": 1}}, "pad is a dict"),
         ({"pad": 3}, "pad is a dict"),
         ({"pad": {"tokens": 0.5}}, "no single value of int32"),
-        ({"segments": 5}, "segments is the name"),
-        ({"segments": "tokens"}, "a name of its own"),
-        ({"mask": "segments"}, "a name of its own"),
-        ({"cu_seqlens": ""}, "cu_seqlens is the name"),
-        ({"max_segments": 0}, "max_segments"),
+        ({"extra": yogadl.PackFields(segments=5)}, "segments is the name"),
+        ({"extra": yogadl.PackFields(segments="tokens")}, "a name of its own"),
+        ({"extra": yogadl.PackFields(mask="segments")}, "a name of its own"),
+        ({"extra": yogadl.PackFields(cu_seqlens="")}, "cu_seqlens is the name"),
+        ({"extra": yogadl.PackFields(max_segments=0)}, "max_segments"),
         ({"values": "tokens"}, "numbers of one shape"),
         ({"values": "nothing"}, "no field 'nothing'"),
         ({"workers": -1}, "workers"),
         ({"capacity": 10, "field": "tokens"}, "fields="),
-        ({"fields": ("tokens", "mask"), "mask": "mask", "pad": {"mask": 7}}, "its padding is 0"),
+        (
+            {"fields": ("tokens", "mask"), "extra": yogadl.PackFields(mask="mask"), "pad": {"mask": 7}},
+            "its padding is 0",
+        ),
+        ({"extra": "segments"}, r"extra must be yogadl\.PackFields"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(ref, options, text):

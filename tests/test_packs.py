@@ -333,13 +333,13 @@ def test_more_lengths_than_16_bits_can_tell_apart() -> None:
         ({"capacity": 2**24 + 1}, r"capacity must be at most 2\*\*24"),
         ({"round_to": 0}, "round_to"),
         ({"long": "keep"}, "long"),
-        ({"long": "error"}, "record 2 has 9 values, more than the 8 of a row"),
+        ({"long": "raise"}, "record 2 has 9 values, more than the 8 of a row"),
         ({"tokens": 0}, "tokens"),
         ({"tokens": 8, "max_records": 0}, "max_records"),
         ({"tokens": 8, "ranks": 0}, "ranks"),
         ({"tokens": 8, "classes": 1025}, "classes"),
         ({"tokens": 8, "long": "cut"}, "long"),
-        ({"tokens": 8, "long": "error"}, "record 2 has 9 values, more than the 8 of a batch"),
+        ({"tokens": 8, "long": "raise"}, "record 2 has 9 values, more than the 8 of a batch"),
     ],
 )
 def test_what_can_not_be_packed_or_bucketed_is_said(change: dict[str, Any], message: str) -> None:

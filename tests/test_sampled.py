@@ -22,7 +22,7 @@ def in_memory(count=COUNT, **fields):
 @pytest.fixture
 def ref(storage):
     records = [{"id": n, "label": "rare" if n % 20 == 7 else "common", "w": n % 4} for n in range(COUNT)]
-    storage.submit(records, "d", "1", part_bytes=500)
+    storage.submit(records, "d", "1", build=yogadl.BuildOptions(part_bytes=500))
     return storage.fetch("d", "1")
 
 

@@ -368,7 +368,13 @@ def grown(storage, added, label=7):
         ids = np.arange(start, start + count)
         records = {"id": ids, "label": ids % label}
         if number:
-            storage.append(records, "d", str(number), base_version=str(number - 1), part_bytes=4096)
+            storage.append(
+                records,
+                "d",
+                str(number),
+                base_version=str(number - 1),
+                build=yogadl.BuildOptions(part_bytes=4096),
+            )
         else:
             storage.submit(records, "d", "0")
         start += count
@@ -492,6 +498,6 @@ def test_records_of_several_versions_in_one_are_refused(storage):
 
 def test_versions_put_together_are_split_as_before(storage):
     refs = grown(storage, (50, 20, 9))
-    storage.compact("d", "2c", base_version="2")
+    storage.compact("d", "2", "2c")
     before, after = (ref.split(0.5, grows=True) for ref in (refs[-1], storage.fetch("d", "2c")))
     assert list(map(ids, before)) == list(map(ids, after))

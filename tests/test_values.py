@@ -26,10 +26,10 @@ def taken(values: list[Any], count: int = RECORDS) -> list[Any]:
     return list(itertools.islice(itertools.cycle(values), count))
 
 
-def by_tasks(storage, records, numbers, **options):
+def by_tasks(storage, made, numbers, **options):
     build = storage.begin("d", "1", partitions=3, run="r", **options)
     for number in numbers:
-        pickle.loads(pickle.dumps(build)).write(number, records[3 * number : 3 * number + 3])
+        pickle.loads(pickle.dumps(build)).write(number, made[3 * number : 3 * number + 3])
     build.commit()
     return storage.fetch("d", "1")
 
@@ -44,7 +44,7 @@ def _part(records, size, number):
 
 
 def submitted(source=list, **more):
-    return lambda storage, records, **options: storage.submit(source(records), "d", "1", **more, **options)
+    return lambda storage, made, **options: storage.submit(source(made), "d", "1", **more, **options)
 
 
 WAYS: dict[str, Callable[..., Any]] = {
@@ -54,10 +54,12 @@ WAYS: dict[str, Callable[..., Any]] = {
     "partitions": submitted(of_parts),
     "tasks": functools.partial(by_tasks, numbers=(0, 1, 2)),
     "tasks in another order": functools.partial(by_tasks, numbers=(1, 2, 0)),
-    "without a cache": lambda storage, records, **options: yogadl.from_source(records, **options),
-    "cached": lambda storage, records, **options: storage.cached(records, "d", **options),
+    "without a cache": lambda storage, made, records=None, **options: yogadl.from_source(
+        made, spec=records and records.spec, **options
+    ),
+    "cached": lambda storage, made, **options: storage.cached(made, "d", **options),
     "workers": submitted(workers=2),
-    "small parts": submitted(part_bytes=1),
+    "small parts": submitted(build=yogadl.BuildOptions(part_bytes=1)),
 }
 
 
@@ -183,6 +185,8 @@ def test_a_record_that_does_not_fit_is_named_with_a_line_that_works(
     records = [{"x": value, "n": number} for number, value in enumerate(values)]
 
     def read(**options):
+        if "spec" in options:
+            options = {"records": yogadl.RecordOptions(**options)}
         if way == "columns":
             return list(storage.submit({"x": values, "n": list(range(count + 1))}, "d", "1", **options))
         more = records[:7] if way == "without a cache" else []  # which reads the last record first
@@ -405,22 +409,29 @@ X_IS_FLOAT = {"x": yogadl.Leaf("float64")}
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("forked_workers")
 def test_a_declared_field_is_what_it_is_declared(storage, way, monkeypatch):
-    ref = WAYS[way](storage, FLOATS_LATE[-205:] + FLOATS_LATE[:4], spec=X_IS_FLOAT)
+    ref = WAYS[way](
+        storage, FLOATS_LATE[-205:] + FLOATS_LATE[:4], records=yogadl.RecordOptions(spec=X_IS_FLOAT)
+    )
     assert ref.spec.fields[0].leaf.dtype == "float64"
     records = FLOATS_LATE if way not in ("tasks", "tasks in another order") else FLOATS_LATE[1_495:1_504]
     if way == "small parts":  # each record is one
         records = FLOATS_LATE[-200:]
         set_constants(monkeypatch, SAMPLED_RECORDS=50)
-    ref = WAYS[way](yogadl.open_storage(f"{storage.location}-2"), records, spec=X_IS_FLOAT)
+    ref = WAYS[way](
+        yogadl.open_storage(f"{storage.location}-2"), records, records=yogadl.RecordOptions(spec=X_IS_FLOAT)
+    )
     assert [plain(record) for record in ref] == [record | {"x": float(record["x"])} for record in records]
 
 
 def test_a_declaration_is_a_part_of_an_auto_version(storage):
     records = [{"x": 1}, {"x": 2}]
-    refs = [storage.cached(records, "d"), storage.cached(records, "d", spec=X_IS_FLOAT)]
+    refs = [
+        storage.cached(records, "d"),
+        storage.cached(records, "d", records=yogadl.RecordOptions(spec=X_IS_FLOAT)),
+    ]
     assert [ref.spec.fields[0].leaf.dtype for ref in refs] == ["int64", "float64"]
 
-    @storage.cacheable("f", "1", spec=X_IS_FLOAT)
+    @storage.cacheable("f", "1", records=yogadl.RecordOptions(spec=X_IS_FLOAT))
     def made():
         return records
 
@@ -438,7 +449,7 @@ def test_a_declaration_is_a_part_of_an_auto_version(storage):
 )
 def test_a_declaration_that_does_not_fit_is_refused(storage, records, spec, says):
     with pytest.raises(ConfigurationError, match=says):
-        storage.submit(records, "d", "1", spec=spec)
+        storage.submit(records, "d", "1", records=yogadl.RecordOptions(spec=spec))
     assert storage.versions("d") == []
 
 

@@ -32,7 +32,7 @@ def record(n):
 def names_in(folder):
     """Return what the expressions have: a cache, one that continues it, one of texts, and no cache."""
     storage = yogadl.open_storage(folder)
-    ref = storage.submit([record(n) for n in range(12)], "d", "1", part_bytes=400)
+    ref = storage.submit([record(n) for n in range(12)], "d", "1", build=yogadl.BuildOptions(part_bytes=400))
     texts = storage.submit(["a b", "", "c", "d e f"], "texts", "1")
     grown = storage.append([record(n) for n in range(12, 17)], "d", "2", base_version="1")
     numbers = yogadl.from_source({"id": np.arange(9)}, fingerprint="numbers")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from walks import LIBRARY, Walk, documented, of_a_batch
 
+import yogadl
 from yogadl import open_storage
 
 
@@ -24,7 +25,7 @@ def records(count: int) -> Iterator[dict[str, Any]]:
 def test_a_batch_goes_the_documented_way(tmp_path, monkeypatch, part_bytes):
     """From its indices to the gather; also where it takes several parts, and they are uneven."""
     storage = open_storage(tmp_path)
-    storage.submit(records(5000), "squares", "1", part_bytes=part_bytes)
+    storage.submit(records(5000), "squares", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     walk = of_a_batch(monkeypatch, storage.fetch("squares", "1").stream(shuffle=True).batch(32))
     assert list(walk.modules) == documented("A batch, from its indices to the gather")
     assert len(walk.modules) <= 5, str(walk)

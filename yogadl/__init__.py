@@ -25,26 +25,38 @@ if TYPE_CHECKING:
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, Stats, StreamIterator
     from yogadl._stream.plan import Plan, ReadingCost
+    from yogadl._views.packed import PackFields
     from yogadl._views.stages import Rejected
     from yogadl.storage import cached, open_storage
+    from yogadl.storage._builds.options import BuildOptions, FileOptions, RecordOptions
+    from yogadl.storage._catalogue.backend import Lease
     from yogadl.storage._image_folder import image_folder
+    from yogadl.storage._remote.mirror import Mirror
+    from yogadl.storage._remote.requests import Limits
 
     __version__: str
 
 __all__ = [
     "Blocks",
+    "BuildOptions",
     "DataRef",
     "Document",
     "DrawnRef",
+    "FileOptions",
     "Leaf",
+    "Lease",
+    "Limits",
     "Loader",
     "Locality",
+    "Mirror",
     "MixedRef",
+    "PackFields",
     "PackedEpoch",
     "PackedRef",
     "Plan",
     "Prices",
     "ReadingCost",
+    "RecordOptions",
     "RecordStream",
     "RecordsRef",
     "Rejected",
@@ -69,15 +81,22 @@ __all__ = [
 _LAZY = {
     "Blocks": ("yogadl._order", "Blocks"),
     "Document": ("yogadl._core.protocols", "Document"),
+    "BuildOptions": ("yogadl.storage._builds.options", "BuildOptions"),
     "DrawnRef": ("yogadl._dataref", "DrawnRef"),
+    "FileOptions": ("yogadl.storage._builds.options", "FileOptions"),
+    "Lease": ("yogadl.storage._catalogue.backend", "Lease"),
+    "Limits": ("yogadl.storage._remote.requests", "Limits"),
     "Loader": ("yogadl._stream", "Loader"),
     "Locality": ("yogadl._core.protocols", "Locality"),
+    "Mirror": ("yogadl.storage._remote.mirror", "Mirror"),
     "MixedRef": ("yogadl._mix", "MixedRef"),
+    "PackFields": ("yogadl._views.packed", "PackFields"),
     "PackedEpoch": ("yogadl._dataref", "PackedEpoch"),
     "PackedRef": ("yogadl._dataref", "PackedRef"),
     "Plan": ("yogadl._stream.plan", "Plan"),
     "Prices": ("yogadl._core.protocols", "Prices"),
     "ReadingCost": ("yogadl._stream.plan", "ReadingCost"),
+    "RecordOptions": ("yogadl.storage._builds.options", "RecordOptions"),
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "Rejected": ("yogadl._views.stages", "Rejected"),

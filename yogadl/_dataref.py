@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, Supports
 
 import numpy as np
 
-from yogadl._core.arguments import as_array, bool_argument, checked_indices, explains_names, int_argument
+from yogadl._core.arguments import (
+    as_array,
+    bool_argument,
+    checked_indices,
+    explains_names,
+    int_argument,
+    value_argument,
+)
 from yogadl._core.process import end_daemon_at_exit
 from yogadl._core.protocols import (
     Column,
@@ -28,7 +35,7 @@ from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from yogadl._views.lengths import PlannedRecords
-    from yogadl._views.packed import EpochRecords
+    from yogadl._views.packed import EpochRecords, PackFields
 
 _ITERATION_BYTES: Final = 2**20
 
@@ -337,12 +344,8 @@ class RecordsRef(StreamedRef[Item_co]):
         shuffle_within: bool = True,
         round_to: int = 1,
         pad: Mapping[str, Any] | None = None,
-        segments: str | None = "segments",
-        positions: str | None = "positions",
-        cu_seqlens: str | None = None,
-        max_segments: int | None = None,
-        mask: str | None = None,
         values: str | Sequence[str] = (),
+        extra: "PackFields | None" = None,
         workers: int = 0,
     ) -> "PackedRef":
         """Return rows of `capacity` tokens that are made of several whole records each, anew in each epoch.
@@ -352,28 +355,22 @@ class RecordsRef(StreamedRef[Item_co]):
         found there by any process. If the lengths are stored, no value is read for it; otherwise every record
         is read once.
 
-        A row is a dict of the packed fields, and of those that are named by the arguments below.
+        A row is a dict of the packed fields, of "segments" and "positions" unless `extra` says otherwise, and
+        of `values`.
 
         Args:
             capacity: How many tokens a row has: items along the first axis of each packed field.
             fields: The fields to pack, of numbers and of one length in each record.
             long: What becomes of a record that is longer than a row. "cut": pieces of `capacity` tokens, and
-                a rest. "drop": it is left out, and counted. "error": a ConfigurationError.
+                a rest. "drop": it is left out, and counted. "raise": a ConfigurationError.
             shuffle_within: Whether the records of a row come in a random order; else the longest comes first.
             round_to: Lengths that are equal when rounded up to a multiple of this are drawn from together;
                 otherwise records of a rare length share a row again and again. A record takes the rounded
                 length, so rows have more padding: about half of `round_to` for each record.
             pad: The padding of each field; 0 if not given.
-            segments: The name of a field for the number of each token's record in its row: 1, 2, ...; 0 for
-                padding. None: no such field; so for the following.
-            positions: The name of a field for each token's position in its record.
-            cu_seqlens: The name of a field for the ends of the records in a row, after a 0, as the kernels of
-                attention over varying lengths take them. The last end is repeated up to `max_segments`.
-            max_segments: The size of that field, less 1; by default the most records that a row has.
-            mask: The name of a field that is false at the last token of each record, whose next token is not
-                in the row, and for padding. If it is a packed field, that one becomes 0 there.
             values: Fields of one value a record: a row has an array of its records' values. Of json values
                 it has a list.
+            extra: The names of the fields that say which record a token belongs to, and where it ends there.
             workers: How many processes read the records, if lengths are not stored.
 
         Raises:
@@ -392,10 +389,10 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> packed.at(epoch=0).documents(1)
             [Document(record=3, start=0, stop=4), Document(record=1, start=0, stop=1)]
         """
-        from yogadl._views.packed import PackedRecords, Packing  # imported only when packing
+        from yogadl._views.packed import PackedRecords, PackFields, Packing  # imported only when packing
 
-        extra = segments, positions, cu_seqlens, max_segments, mask, values
-        packing = Packing(capacity, fields, long, shuffle_within, round_to, pad, *extra)
+        more = value_argument("extra", extra, PackFields)
+        packing = Packing(capacity, fields, long, shuffle_within, round_to, pad, values, more)
         return PackedRef(PackedRecords(self._records, packing, workers))
 
     @explains_names()
@@ -426,7 +423,7 @@ class RecordsRef(StreamedRef[Item_co]):
             max_records: The most records of a batch.
             pad_to: "longest": as long as the longest record of a batch. "class": as long as any record of the
                 class, so that there are as few shapes as classes.
-            long: What becomes of a record that has more tokens: "alone" in a batch, or "error".
+            long: What becomes of a record that has more tokens: "alone" in a batch, or "raise".
             pad: The padding of each field; 0 if not given.
             lengths: The name of a field for the records' lengths; None: no such field.
             classes: The most classes of lengths; by default as few as pad at most 3 %. If there are few

@@ -32,7 +32,7 @@ def built(tmp_path_factory):
         return {"number": numbers, "square": numbers**2}
 
     make()
-    storage.submit({"number": np.arange(1_000)}, "squares", "2", part_bytes=4096)
+    storage.submit({"number": np.arange(1_000)}, "squares", "2", build=yogadl.BuildOptions(part_bytes=4096))
     storage.submit([{"text": "a"}, {"text": "bb"}], "more/texts", "2024-05")
     return Path(storage.location)
 

@@ -218,7 +218,7 @@ def test_features_are_those_of_a_call_in_python(adopt_examples, storage, example
     features = {
         "label": "int64", "image/encoded": "bytes", "tokens": ("int64", (None,)), "row": ("float32", (3,)),
     }  # fmt: skip
-    ref = storage.adopt(examples, "d", "1", format="tfrecord", features=features)
+    ref = storage.adopt(examples, "d", "1", format="tfrecord", files=yogadl.FileOptions(features=features))
     assert "warning" not in adopt_examples("1").err
     assert adopt_examples("2").code == 0
     assert storage.fetch("d", "2").fingerprint == ref.fingerprint
@@ -230,7 +230,7 @@ def test_files_with_features_are_refreshed(adopt_examples, run, storage, example
     assert run("refresh", "d", "1", "2").code == 0
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
     features = {"tokens": yogadl.Leaf("int64", (None,)), "image/encoded": yogadl.Leaf("bytes")}
-    storage.adopt(examples, "d", "3", format="tfrecord", features=features)
+    storage.adopt(examples, "d", "3", format="tfrecord", files=yogadl.FileOptions(features=features))
     os.utime(examples, (2, 2))
     assert run("refresh", "d", "3", "4").code == 0
     assert storage.fetch("d", "4")[2]["tokens"].tolist() == [0, 1]

@@ -90,7 +90,7 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_finds_the_version_there(
     ],
 )
 def test_a_version_that_continues_another_base_is_served_with_a_warning(append, storage, before, asked, says):
-    storage.compact("d", "same", base_version="1")
+    storage.compact("d", "1", "same")
     storage.submit([{"n": 7, "square": 49}], "d", "other")
     storage.tag("d", "tag", "other")
     append("items")

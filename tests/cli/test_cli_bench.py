@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from inside import _bench, set_constants
 
+import yogadl
+
 
 @pytest.fixture
 def bench(run):
@@ -103,7 +105,7 @@ def test_where_the_disk_can_not_be_watched_it_says_so(bench, squares, monkeypatc
 
 
 def test_pickled_fields_are_read_by_wish_only(bench, storage):
-    storage.submit([{"x": {1, 2}}] * 3, "d", "1", allow_pickle=True)
+    storage.submit([{"x": {1, 2}}] * 3, "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     ended = bench("d", "1")
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
     assert bench("d", "1", "--allow-pickle").code == 0

@@ -49,7 +49,7 @@ class Broken:
 
 def test_ls_says_what_a_failed_build_holds_and_prune_frees_just_that(run, squares, root):
     with pytest.raises(ConnectionResetError):
-        squares.submit(Broken(), "squares", "3", part_bytes=100_000)
+        squares.submit(Broken(), "squares", "3", build=yogadl.BuildOptions(part_bytes=100_000))
     (left,) = squares.unfinished()
     assert left.size_bytes > 100_000
     shown = run("ls", "squares")
@@ -321,7 +321,9 @@ def test_numbers_that_json_has_not_are_text(run, storage):
 
 def test_pickled_fields_are_not_opened(run, storage, tmp_path):
     path = tmp_path / "exploded"
-    storage.submit([{"bomb": Bomb(str(path)), "number": 5}], "d", "1", allow_pickle=True)
+    storage.submit(
+        [{"bomb": Bomb(str(path)), "number": 5}], "d", "1", records=yogadl.RecordOptions(allow_pickle=True)
+    )
     ended = run("head", "d", "1")
     assert ended.out.splitlines()[1].split() == ["0", "pickled", "5"]
     assert run("head", "d", "1", "--json").code == 0
@@ -371,7 +373,7 @@ def test_export_of_some_fields_as_json(run, squares, root, tmp_path):
 
 def test_ls_of_what_has_no_version_yet_looks_once_for_what_is_unfinished(run, squares, monkeypatch):
     with pytest.raises(ConnectionResetError):
-        squares.submit(Broken(), "new", "1", part_bytes=100_000)
+        squares.submit(Broken(), "new", "1", build=yogadl.BuildOptions(part_bytes=100_000))
     asked = []
     unfinished = CacheStorage.unfinished
     monkeypatch.setattr(CacheStorage, "unfinished", lambda *words: asked.append(words) or unfinished(*words))
@@ -410,10 +412,10 @@ def test_ls_of_a_folder_that_is_named_by_a_url(yoga, tmp_path, host):
 
 
 def test_ls_counts_once_what_versions_share(run, storage, root):
-    storage.submit({"n": np.arange(100_000)}, "d", "1", part_bytes=100_000)
+    storage.submit({"n": np.arange(100_000)}, "d", "1", build=yogadl.BuildOptions(part_bytes=100_000))
     storage.append({"n": np.arange(7)}, "d", "2", base_version="1")
     storage.append({"n": np.arange(5)}, "d", "3", base_version="2")
-    storage.submit({"n": np.arange(100_000)}, "other", "1", part_bytes=100_000)
+    storage.submit({"n": np.arange(100_000)}, "other", "1", build=yogadl.BuildOptions(part_bytes=100_000))
     document = run("ls", "--json").json
     sizes = {(one["id"], one["version"]): one["size_bytes"] for one in document["versions"]}
     shared = {(one["id"], one["version"]): one["shared_bytes"] for one in document["versions"]}

@@ -14,6 +14,8 @@ from cli_files import Bomb, tree_of
 from html_page import pixels_of, read_page
 from inside import Subject, _report, charts, fields, join_parts, page_of, records, sampling, set_constants
 
+import yogadl
+
 
 @pytest.fixture
 def report(run, storage, tmp_path):
@@ -21,7 +23,7 @@ def report(run, storage, tmp_path):
 
     def write(source=None, *words):
         if source is not None:
-            storage.submit(source, "d", "1", allow_pickle=True)
+            storage.submit(source, "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
         path = tmp_path / "report.html"
         ended = run("report", "d", "1", *words, "-o", path)
         assert (ended.code, ended.err) == (0, "")
@@ -402,7 +404,12 @@ def test_it_says_how_each_field_is_stored(report, storage):
 
 
 def test_of_a_cache_in_a_bucket_it_says_what_is_here(yoga, storage, root, tmp_path, monkeypatch):
-    storage.submit({"x": np.arange(20_000), "y": np.ones((20_000, 9))}, "d", "1", part_bytes=200_000)
+    storage.submit(
+        {"x": np.arange(20_000), "y": np.ones((20_000, 9))},
+        "d",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=200_000),
+    )
     parts = storage.info("d", "1").parts
     where = "-s", f"file://{root}", "--mirror", tmp_path / "mirror"
 

@@ -71,7 +71,7 @@ def check_nothing_was_left(storage: Any, root: Path) -> None:
         storage.fetch("data", "1")
     unfinished = [path for path in (root / "data").rglob("*") if path.suffix in (".mdb", ".idx", ".tmp")]
     assert all(path.parent.name == "parts" for path in unfinished), unfinished
-    ref = storage.submit(Items(records=150), "data", "1", part_bytes=4_000)
+    ref = storage.submit(Items(records=150), "data", "1", build=yogadl.BuildOptions(part_bytes=4_000))
     storage.verify("data", "1")
     assert ref.gather(range(150))["inner"]["count"].tolist() == list(range(150))
 
@@ -88,7 +88,7 @@ def test_an_error_of_the_source_keeps_its_type_and_says_at_which_record(
     storage = yogadl.open_storage(tmp_path)
     raised = BrokenSourceError("no such file")
     with pytest.raises(BrokenSourceError) as caught:
-        storage.submit(KINDS[kind](at, raised), "data", "1", part_bytes=20_000)
+        storage.submit(KINDS[kind](at, raised), "data", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     assert caught.value is raised
     notes = notes_of(raised)
     if kind == "batches":
@@ -103,7 +103,9 @@ def test_an_error_of_the_source_keeps_its_type_and_says_at_which_record(
 def test_ctrl_c_in_the_middle_of_a_build_leaves_nothing_behind(tmp_path: Path, kind: str, at: int) -> None:
     storage = yogadl.open_storage(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        storage.submit(KINDS[kind](at, KeyboardInterrupt()), "data", "1", part_bytes=20_000)
+        storage.submit(
+            KINDS[kind](at, KeyboardInterrupt()), "data", "1", build=yogadl.BuildOptions(part_bytes=20_000)
+        )
     check_nothing_was_left(storage, tmp_path)
 
 
@@ -113,7 +115,7 @@ def test_a_version_that_is_being_replaced_stays_when_its_replacement_fails(tmp_p
     before = storage.info("data", "1").digest
     for odd in (BrokenSourceError(), None, KeyboardInterrupt()):
         with pytest.raises((BrokenSourceError, UnsupportedDataError, KeyboardInterrupt)):
-            storage.submit(Items(1037, odd), "data", "1", part_bytes=20_000)
+            storage.submit(Items(1037, odd), "data", "1", build=yogadl.BuildOptions(part_bytes=20_000))
         assert storage.info("data", "1").digest == before
     storage.verify("data", "1")
 
@@ -191,7 +193,7 @@ def test_a_record_unlike_those_before_is_refused_by_field_and_number(
     odd, field = ODD_RECORDS[what]
     storage = yogadl.open_storage(tmp_path)
     with pytest.raises(UnsupportedDataError, match="record 1037:") as caught:
-        storage.submit(KINDS[kind](1037, odd), "data", "1", part_bytes=20_000)
+        storage.submit(KINDS[kind](1037, odd), "data", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     assert (field if field == "the record itself" else f"field {field!r}") in str(caught.value)
     check_nothing_was_left(storage, tmp_path)
 
@@ -281,7 +283,7 @@ def test_an_iterable_that_lies_about_its_length_is_refused(tmp_path: Path, said:
     with pytest.raises(
         UnsupportedDataError, match=rf"length of the source is {said}, but it returned 100 records"
     ):
-        storage.submit(LiarInOrder(said, 100), "data", "1", part_bytes=1000)
+        storage.submit(LiarInOrder(said, 100), "data", "1", build=yogadl.BuildOptions(part_bytes=1000))
     check_nothing_was_left(storage, tmp_path)
 
 
@@ -289,7 +291,7 @@ def test_a_source_with_fewer_items_than_it_says_raises_its_own_error(tmp_path: P
     storage = yogadl.open_storage(tmp_path)
     for _ in range(2):  # the second time with parts of the first
         with pytest.raises(IndexError) as caught:
-            storage.submit(Liar(120, 100), "data", "1", part_bytes=1000)
+            storage.submit(Liar(120, 100), "data", "1", build=yogadl.BuildOptions(part_bytes=1000))
         assert "record 100 of the source" in notes_of(caught.value)
     check_nothing_was_left(storage, tmp_path)
 
@@ -301,7 +303,9 @@ def test_a_source_that_gives_fewer_items_than_it_was_asked_for_is_refused(
     storage = yogadl.open_storage(tmp_path)
     for _ in range(2):
         with pytest.raises(UnsupportedDataError, match="records"):
-            storage.submit(LiarInBatches(120, 100), "data", "1", part_bytes=part_bytes)
+            storage.submit(
+                LiarInBatches(120, 100), "data", "1", build=yogadl.BuildOptions(part_bytes=part_bytes)
+            )
     check_nothing_was_left(storage, tmp_path)
 
 

@@ -36,7 +36,7 @@ def many_processes(folder: Path) -> None:
     """Let 8 processes of 8 threads each call one builder at the same moment."""
     storage = yogadl.open_storage(folder)
 
-    @storage.cacheable("data", "1", part_bytes=16_384)
+    @storage.cacheable("data", "1", build=yogadl.BuildOptions(part_bytes=16_384))
     def build() -> Any:
         note(folder / "built", str(os.getpid()))
         return ({"x": np.full(100, i), "text": "a" * i} for i in range(500))

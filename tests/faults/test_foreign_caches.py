@@ -41,7 +41,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def build(root: Path) -> None:
-    yogadl.open_storage(root).submit(map(record, range(RECORDS)), "data", "1", part_bytes=400)
+    yogadl.open_storage(root).submit(
+        map(record, range(RECORDS)), "data", "1", build=yogadl.BuildOptions(part_bytes=400)
+    )
 
 
 def record(number: int) -> dict[str, Any]:
@@ -344,7 +346,9 @@ def test_a_folder_of_a_dataset_that_is_a_link_lets_prune_delete_nothing_of_anoth
     root: Path, folder: str, storage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     others = tmp_path / "others"
-    yogadl.open_storage(others).submit(map(record, range(7)), "data", "nested/2", part_bytes=600)
+    yogadl.open_storage(others).submit(
+        map(record, range(7)), "data", "nested/2", build=yogadl.BuildOptions(part_bytes=600)
+    )
     before = contents(others)
     path = root / "data" / folder
     if path.exists():

@@ -38,7 +38,9 @@ STORAGES = ("local", "local", "local", "shared", "bucket")
 
 def opened(root: Path, kind: str) -> Any:
     if kind == "bucket":
-        return yogadl.open_storage(f"file://{root}", mirror=root.parent / "mirror", mirror_limit="100MB")
+        return yogadl.open_storage(
+            f"file://{root}", mirror=yogadl.Mirror(root.parent / "mirror", limit="100MB")
+        )
     return yogadl.open_storage(root, shared=kind == "shared")
 
 
@@ -110,7 +112,7 @@ def stale(storage: Any) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        storage.cacheable("data", "1", allow_pickle=False)(source)()
+        storage.cacheable("data", "1", records=yogadl.RecordOptions(allow_pickle=False))(source)()
 
 
 def uses(root: Path, kind: str, digest: str, whole: Any) -> list[Callable[[], Any]]:

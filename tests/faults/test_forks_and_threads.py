@@ -23,7 +23,7 @@ PARTS = 50
 def root(tmp_path: Path) -> Path:
     storage = yogadl.open_storage(tmp_path)
     source = ({"i": i, "row": np.full(64, i), "text": b"x" * (i % 40)} for i in range(RECORDS))
-    storage.submit(source, "data", "1", part_bytes=10_000)
+    storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=10_000))
     assert storage.info("data", "1").parts >= PARTS
     return tmp_path
 
@@ -253,7 +253,7 @@ def fork_in_a_build(root: Path) -> None:
                 children.append(fork(read_everything, open_ref(root)))
             yield number
 
-    storage.submit(source, "built", "1", part_bytes=500)
+    storage.submit(source, "built", "1", build=yogadl.BuildOptions(part_bytes=500))
     assert [wait(child) for child in children] == [0, 0, 0]
     storage.verify("built", "1")
     assert storage.fetch("built", "1").gather(range(300)).tolist() == list(range(300))

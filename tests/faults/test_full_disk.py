@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import LeasePolicy, LocalBucket, Mirror, Source, _build, open_source, remote_backend
+from inside import Lease, LocalBucket, LocalMirror, Source, _build, open_source, remote_backend
 from processes import in_child, mounting
 
 import yogadl
@@ -73,7 +73,9 @@ def check_refused(
 ) -> None:
     storage = yogadl.open_storage(folder)
     with pytest.raises(StorageError, match=match):
-        storage.submit(source, "data", "1", part_bytes=part_bytes, check_space=False)
+        storage.submit(
+            source, "data", "1", build=yogadl.BuildOptions(part_bytes=part_bytes, check_space=False)
+        )
     assert storage.versions("data") == []
     with pytest.raises(DatasetNotFoundError):
         storage.fetch("data", "1")
@@ -82,7 +84,7 @@ def check_refused(
 
 def check_built(folder: Path, source: Any, part_bytes: int | None, records: int) -> None:
     storage = yogadl.open_storage(folder)
-    storage.submit(source, "data", "1", part_bytes=part_bytes)
+    storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert storage.verify("data", "1").records == records
 
 
@@ -106,7 +108,7 @@ def build_with_less_and_less_room(folder: Path, steps: int) -> int:
     for pages in range(steps):
         ballast = fill(folder, pages * page_bytes)
         try:
-            storage.submit(data, "data", "1", part_bytes=50_000, check_space=False)
+            storage.submit(data, "data", "1", build=yogadl.BuildOptions(part_bytes=50_000, check_space=False))
         except StorageError as error:
             assert "disk is full" in str(error), (pages, error)  # noqa: PT017
             assert storage.versions("data") == [], pages
@@ -132,7 +134,7 @@ def replace_on_a_full_disk(folder: Path) -> None:
     before = storage.fetch("data", "1")
     for part_bytes in (None, 2**20):
         with pytest.raises(StorageError, match="disk is full"):
-            storage.submit(rows(5), "data", "1", part_bytes=part_bytes)
+            storage.submit(rows(5), "data", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
         assert storage.fetch("data", "1").fingerprint == before.fingerprint
         storage.verify("data", "1")
     assert before[4095].tolist() == rows(4)[4095].tolist()
@@ -167,7 +169,7 @@ def build_too_large_to_fit(folder: Path, workers: int) -> str:
     count = 1_000_000
     source = Watched({"row": np.broadcast_to(np.arange(256), (count, 256)), "text": ["varies"] * count})
     with pytest.raises(StorageError) as caught:
-        storage.submit(source, "data", "1", part_bytes=2**20, workers=workers)
+        storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=2**20), workers=workers)
     assert not source.is_read
     assert unfinished(folder) == []
     assert storage.versions("data") == []
@@ -195,9 +197,11 @@ def build_what_fits_nevertheless(folder: Path) -> None:
     # Equal parts are stored once, which nobody knows beforehand.
     equal = np.zeros((20 * 1024, 1024), np.uint8)
     with pytest.raises(StorageError, match="check_space=False"):
-        storage.submit(equal, "data", "1", part_bytes=2**19)
-    storage.submit(equal, "data", "1", part_bytes=2**19, check_space=False)
-    cached = storage.cacheable("data", "2", part_bytes=2**19, check_space=False)(lambda: equal)
+        storage.submit(equal, "data", "1", build=yogadl.BuildOptions(part_bytes=2**19))
+    storage.submit(equal, "data", "1", build=yogadl.BuildOptions(part_bytes=2**19, check_space=False))
+    cached = storage.cacheable("data", "2", build=yogadl.BuildOptions(part_bytes=2**19, check_space=False))(
+        lambda: equal
+    )
     assert cached().fingerprint == storage.fetch("data", "1").fingerprint
     script = folder / "data.py"
     script.write_text("import numpy\ndef equal():\n    return numpy.zeros((20 * 1024, 1024), 'uint8')\n")
@@ -211,7 +215,7 @@ def build_the_same_again(folder: Path) -> None:
     mount(folder)
     storage = yogadl.open_storage(folder)
     for _ in range(2):
-        storage.submit(rows(5), "data", "1", part_bytes=2**19)
+        storage.submit(rows(5), "data", "1", build=yogadl.BuildOptions(part_bytes=2**19))
     assert storage.verify("data", "1").records == 5 * 1024
 
 
@@ -221,20 +225,20 @@ def build_into_a_bucket_by_a_small_disk(folder: Path) -> None:
     disk.mkdir()
     mount(disk)
     bucket = LocalBucket(folder / "bucket")
-    storage = CacheStorage(remote_backend(bucket, Mirror(bucket, disk / "mirror", "2MB"), LeasePolicy()))
-    storage.submit(rows(24), "data", "1", part_bytes=2**20)
+    storage = CacheStorage(remote_backend(bucket, LocalMirror(bucket, disk / "mirror", "2MB"), Lease()))
+    storage.submit(rows(24), "data", "1", build=yogadl.BuildOptions(part_bytes=2**20))
     assert sum(entry.size_bytes for entry in bucket.list("data/parts/")) > 24 * 2**20
 
 
-def mirrored(folder: Path) -> tuple[CacheStorage, Mirror]:
+def mirrored(folder: Path) -> tuple[CacheStorage, LocalMirror]:
     """Open a storage in a bucket with a mirror on a small disk that a cache in it all but fills."""
     disk = folder / "disk"
     disk.mkdir()
     mount(disk, 4 * DISK_BYTES)
     bucket = LocalBucket(folder / "bucket")
-    mirror = Mirror(bucket, disk / "mirror")
-    storage = CacheStorage(remote_backend(bucket, mirror, LeasePolicy()))
-    storage.submit(rows(24), "old", "1", part_bytes=2**20)
+    mirror = LocalMirror(bucket, disk / "mirror")
+    storage = CacheStorage(remote_backend(bucket, mirror, Lease()))
+    storage.submit(rows(24), "old", "1", build=yogadl.BuildOptions(part_bytes=2**20))
     storage.fetch("old", "1")
     gc.collect()
     fill(disk, 2**18)
@@ -244,7 +248,7 @@ def mirrored(folder: Path) -> tuple[CacheStorage, Mirror]:
 def build_where_the_mirror_fills_the_disk(folder: Path, name: str) -> None:
     storage, mirror = mirrored(folder)
     source, part_bytes = SOURCES[name](40)
-    storage.submit(source, "new", "1", part_bytes=part_bytes or 2**22)
+    storage.submit(source, "new", "1", build=yogadl.BuildOptions(part_bytes=part_bytes or 2**22))
     assert storage.verify("new", "1").parts > 8
     assert len(mirror.folder.names("old", ".mdb")) < 24
 
@@ -253,13 +257,13 @@ def build_where_all_of_the_mirror_is_read(folder: Path) -> str:
     storage, mirror = mirrored(folder)
     ref = storage.fetch("old", "1")
     with pytest.raises(StorageError) as caught:
-        storage.submit(rows(8), "new", "1", part_bytes=2**20)
+        storage.submit(rows(8), "new", "1", build=yogadl.BuildOptions(part_bytes=2**20))
     assert ref[24 * 1024 - 1].tolist() == rows(24)[-1].tolist()
     assert len(mirror.folder.names("old", ".mdb")) >= 24
     assert not list((mirror.location.builds).iterdir())
     del ref
     gc.collect()
-    storage.submit(rows(8), "new", "1", part_bytes=2**20)
+    storage.submit(rows(8), "new", "1", build=yogadl.BuildOptions(part_bytes=2**20))
     assert storage.verify("new", "1").records == 8 * 1024
     return str(caught.value)
 
@@ -279,8 +283,8 @@ def free_a_full_disk(folder: Path, shared: bool, of: str) -> None:
     """Delete and prune where nothing can be written, and build again."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=300", "tmpfs", str(folder)], check=True)
     storage = yogadl.open_storage(folder / "caches", shared=shared)
-    storage.submit(rows(3), "data", "1", part_bytes=2**18)
-    storage.submit(rows(2)[::-1].copy(), "data", "2", part_bytes=2**20)
+    storage.submit(rows(3), "data", "1", build=yogadl.BuildOptions(part_bytes=2**18))
+    storage.submit(rows(2)[::-1].copy(), "data", "2", build=yogadl.BuildOptions(part_bytes=2**20))
     use_up(folder, of)
     with pytest.raises(OSError, match="No space left"), (folder / "more").open("wb") as file:
         file.write(bytes(4096))
@@ -306,7 +310,7 @@ def free_a_disk_that_others_fill_again(folder: Path, of: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=300", "tmpfs", str(folder)], check=True)
     storage = yogadl.open_storage(folder / "caches", shared=True)
     for version in range(1, 5):
-        storage.submit(rows(1) + version, "data", str(version), part_bytes=2**16)
+        storage.submit(rows(1) + version, "data", str(version), build=yogadl.BuildOptions(part_bytes=2**16))
     reserve = folder / "caches" / ".yogadl" / "reserve"
     for first, second in ("12", "34"):
         use_up(folder, of)

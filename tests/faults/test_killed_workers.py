@@ -76,7 +76,9 @@ def build_and_fail(folder: str) -> None:
 
 
 def build_steadily(folder: str) -> None:
-    yogadl.open_storage(folder).submit(Steady(), "data", "1", workers=2, part_bytes=100_000)
+    yogadl.open_storage(folder).submit(
+        Steady(), "data", "1", workers=2, build=yogadl.BuildOptions(part_bytes=100_000)
+    )
 
 
 def build_and_die(folder: str) -> None:

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("caches")
     columns = {"x": np.arange(20_000), "row": np.zeros((20_000, 1500), np.uint8)}
-    yogadl.open_storage(folder).submit(columns, "set", "1", part_bytes=2**21)
+    yogadl.open_storage(folder).submit(columns, "set", "1", build=yogadl.BuildOptions(part_bytes=2**21))
     return folder
 
 

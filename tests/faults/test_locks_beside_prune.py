@@ -116,7 +116,7 @@ class _BreaksOff:
 def test_the_locks_of_a_build_that_failed_go_with_its_files(tmp_path: Path) -> None:
     storage = opened(tmp_path)
     with pytest.raises(ZeroDivisionError):
-        storage.submit(_BreaksOff(), "data", "1", part_bytes=80)
+        storage.submit(_BreaksOff(), "data", "1", build=yogadl.BuildOptions(part_bytes=80))
     path = lock_path(tmp_path, "1")
     os.utime(path, (0, 0))
     storage.prune(grace_s=3600)

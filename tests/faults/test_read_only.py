@@ -23,7 +23,12 @@ RECORDS = 500
 
 def make_caches(root: Path) -> None:
     storage = yogadl.open_storage(root)
-    storage.submit(({"i": i, "text": "x" * (i % 9)} for i in range(RECORDS)), "data", "1", part_bytes=2000)
+    storage.submit(
+        ({"i": i, "text": "x" * (i % 9)} for i in range(RECORDS)),
+        "data",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=2000),
+    )
     storage.submit(np.arange(3), "data", "2")
     storage.delete("data", "2")
 

@@ -23,7 +23,7 @@ def rows(seed: int) -> Any:
 
 def submit(root: Path, seed: int = 0) -> Any:
     storage = yogadl.open_storage(root)
-    storage.submit(rows(seed), "data", "1", part_bytes=5000)
+    storage.submit(rows(seed), "data", "1", build=yogadl.BuildOptions(part_bytes=5000))
     assert storage.info("data", "1").parts >= PARTS
     return storage
 
@@ -150,7 +150,7 @@ def test_a_folder_removed_under_a_builder_is_an_error_of_the_storage(tmp_path: P
             yield number
 
     with pytest.raises(StorageError):
-        storage.submit(source, "data", "1", part_bytes=2000)
+        storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=2000))
     storage.submit([1, 2, 3], "data", "1")
     storage.verify("data", "1")
 
@@ -167,7 +167,7 @@ def build_slowly(root: Path) -> None:
                         break
             yield number
 
-    yogadl.open_storage(root).submit(source, "slow", "1", part_bytes=500)
+    yogadl.open_storage(root).submit(source, "slow", "1", build=yogadl.BuildOptions(part_bytes=500))
 
 
 def test_a_prune_by_another_process_takes_nothing_from_a_build_that_goes_on(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ class Failing:
 def test_a_prune_takes_what_a_failed_build_left_once_it_is_old_enough(tmp_path: Path) -> None:
     storage = yogadl.open_storage(tmp_path)
     with pytest.raises(ZeroDivisionError):
-        storage.submit(Failing(), "data", "1", part_bytes=2000)
+        storage.submit(Failing(), "data", "1", build=yogadl.BuildOptions(part_bytes=2000))
     left = list(tmp_path.rglob("*.mdb"))
     assert left
     assert storage.prune().files == ()

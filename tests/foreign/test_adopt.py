@@ -130,7 +130,9 @@ def test_features_are_gathered_and_refreshed(tmp_path, storage):
 
     features = {"image": "bytes", "label": "int64"}
     (tmp_path / "a.tfrecord").write_bytes(tfrecord_of([example(0), example(1)]))
-    storage.adopt(str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", features=features)
+    storage.adopt(
+        str(tmp_path / "*.tfrecord"), "d", "1", format="tfrecord", files=yogadl.FileOptions(features=features)
+    )
     (tmp_path / "b.tfrecord").write_bytes(tfrecord_of([example(2)]))
     found = storage.refresh("d", "1", "2").gather(range(3))
     assert list(found["image"]) == [b"i" * 50, b"i" * 51, b"i" * 52]
@@ -368,7 +370,7 @@ def test_text_that_is_no_utf8_is_found_where_it_is_read(tmp_path, storage, monke
     for count in (5, 3):  # the first three are sound
         records = [example_of(t=bytes_feature(text)) for text in texts[:count]]
         (tmp_path / f"{count}.tfrecord").write_bytes(tfrecord_of(records))
-    how = {"format": "tfrecord", "features": {"t": "str"}}
+    how = {"format": "tfrecord", "files": yogadl.FileOptions(features={"t": "str"})}
     with pytest.raises(UnsupportedDataError, match=r"5\.tfrecord, byte \d+: a text there is not UTF-8"):
         storage.adopt(tmp_path / "5.tfrecord", "d", "1", **how)
     storage.adopt(tmp_path / "3.tfrecord", "d", "1", **how)

@@ -124,7 +124,10 @@ def test_a_format_that_is_none_is_refused(tmp_path, storage):
     for format in ("parquet", "", 3, ["jsonl"], b"jsonl"):
         with pytest.raises(ConfigurationError, match="there is no format"):
             adopted(storage, tmp_path / "in", format=format)
-    for options in ({"format": "jsonl", "fields": ["a"]}, {"format": "npy", "missing": "empty"}):
+    for options in (
+        {"format": "jsonl", "files": yogadl.FileOptions(fields=["a"])},
+        {"format": "npy", "missing": "empty"},
+    ):
         with pytest.raises(ConfigurationError, match="no option of the format"):
             adopted(storage, tmp_path / "in", **options)
 

@@ -38,8 +38,8 @@ def test_one_cursor_goes_through_adopted_files_and_all_copies(tmp_path, storage,
     write_numbered(tmp_path / "in", "jsonl", [20, 1, 30, 24])
     storage.adopt(f"{tmp_path}/in", "d", "adopted", format="jsonl", read=read)
     storage.submit(storage.fetch("d", "adopted"), "d", "copy")
-    storage.compact("d", "compact", base_version="copy")
-    storage.compact("d", "direct", base_version="adopted")
+    storage.compact("d", "copy", "compact")
+    storage.compact("d", "adopted", "direct")
     storage.adopt(f"{tmp_path}/in", "d", "again", format="jsonl", read=read)
     storage.submit(storage.fetch("d", "copy"), "d", "copy of a copy")
     versions = ["adopted", "copy", "compact", "direct", "again", "copy of a copy"]

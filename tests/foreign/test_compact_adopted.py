@@ -38,7 +38,7 @@ def large_lines(folder, count=60, size=20_000):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_compacted_version_has_the_same_records_in_fewer_parts(tmp_path, storage, form, read):
     records = adopted(storage, tmp_path / "in", form, read=read)
-    storage.compact("d", "2", base_version="1")
+    storage.compact("d", "1", "2")
     before, after = storage.info("d", "1"), storage.info("d", "2")
     assert after.is_adopted == before.is_adopted
     assert after.parts == 1 < before.parts
@@ -48,7 +48,7 @@ def test_a_compacted_version_has_the_same_records_in_fewer_parts(tmp_path, stora
     shuffled = np.random.default_rng(1).permutation(len(records)).tolist()
     assert every(ref, shuffled) == [records[number] for number in shuffled]
     storage.verify("d", "2")
-    storage.compact("d", "3", base_version="2")  # and once more
+    storage.compact("d", "2", "3")  # and once more
     assert storage.info("d", "3").fingerprint == before.fingerprint
     assert every(storage.fetch("d", "3")) == records
 
@@ -56,8 +56,8 @@ def test_a_compacted_version_has_the_same_records_in_fewer_parts(tmp_path, stora
 def test_values_in_foreign_files_are_not_copied_unless_that_is_asked_for(tmp_path, storage):
     lines = large_lines(tmp_path / "in")
     storage.adopt(f"{tmp_path}/in", "d", "1")
-    storage.compact("d", "2", base_version="1")
-    storage.compact("d", "3", base_version="1", materialize=True)
+    storage.compact("d", "1", "2")
+    storage.compact("d", "1", "3", materialize=True)
     whole = sum(map(len, lines))
     assert storage.info("d", "2").size_bytes < whole / 20 < whole < storage.info("d", "3").size_bytes
     assert [storage.info("d", name).is_adopted for name in "123"] == [True, True, False]
@@ -79,10 +79,10 @@ def test_values_in_foreign_files_are_not_copied_unless_that_is_asked_for(tmp_pat
 
 def test_parts_may_end_within_a_block_of_a_foreign_file(tmp_path, storage):
     records = adopted(storage, tmp_path / "in", "webdataset")
-    storage.compact("d", "2", base_version="1", part_bytes=200)
+    storage.compact("d", "1", "2", build=yogadl.BuildOptions(part_bytes=200))
     assert storage.info("d", "2").parts > len(COUNTS)
     assert every(storage.fetch("d", "2")) == records
-    storage.compact("d", "3", base_version="2")
+    storage.compact("d", "2", "3")
     assert storage.info("d", "3").parts == 1
     assert storage.info("d", "3").fingerprint == storage.info("d", "1").fingerprint
     storage.verify("d", "2")
@@ -92,7 +92,7 @@ def test_parts_may_end_within_a_block_of_a_foreign_file(tmp_path, storage):
 @pytest.mark.usefixtures("forked_workers")
 def test_workers_compact_the_same_version(tmp_path, storage):
     records = adopted(storage, tmp_path / "in", "webdataset")
-    storage.compact("d", "2", base_version="1", workers=2)
+    storage.compact("d", "1", "2", workers=2)
     assert storage.info("d", "2").is_adopted
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
     assert every(storage.fetch("d", "2", check=True)) == records
@@ -104,7 +104,7 @@ def test_records_of_the_cache_and_of_foreign_files_stay_what_they_are(tmp_path, 
     write_numbered(tmp_path / "in", "jsonl", [30, 5])
     storage.adopt(f"{tmp_path}/in", "d", "1", base_version="0", read=read)
     storage.append([b"c"], "d", "2", base_version="1")
-    storage.compact("d", "3", base_version="2")
+    storage.compact("d", "2", "3")
     before, after = storage.info("d", "2"), storage.info("d", "3")
     assert (after.fingerprint, after.records, after.is_adopted) == (before.fingerprint, 38, True)
     assert [each.version for each in after.earlier] == ["0", "1"]
@@ -123,14 +123,14 @@ def test_a_file_that_was_changed_ends_compacting(tmp_path, storage):
     file.write_bytes(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CacheFormatError, match=r"1\.jsonl"):
-        storage.compact("d", "2", base_version="1")
+        storage.compact("d", "1", "2")
     with pytest.raises(DatasetNotFoundError):
         storage.info("d", "2")
 
 
 def test_a_compacted_version_is_copied_and_refreshed(tmp_path, storage):
     records = adopted(storage, tmp_path / "in", "jsonl")
-    storage.compact("d", "2", base_version="1")
+    storage.compact("d", "1", "2")
     other = yogadl.open_storage(tmp_path / "other")
     assert copy(storage, other, "d", "2")
     assert every(other.fetch("d", "2")) == records
@@ -149,7 +149,7 @@ def test_a_version_in_a_bucket_is_compacted(tmp_path, options):
         options = {"mirror": tmp_path / "mirror"}
     bucket = yogadl.open_storage(f"file://{tmp_path}/bucket", foreign={url: {}}, **options)
     bucket.adopt(f"{url}/*.jsonl", "d", "1")
-    bucket.compact("d", "2", base_version="1")
+    bucket.compact("d", "1", "2")
     assert bucket.info("d", "2").size_bytes < sum(map(len, lines)) / 20
     assert bucket.info("d", "2").fingerprint == bucket.info("d", "1").fingerprint
     assert every(bucket.fetch("d", "2")) == lines

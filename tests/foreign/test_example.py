@@ -104,7 +104,9 @@ def test_features_are_named_in_another_order_than_they_lie_in(storage, tmp_path)
     written = [example_of(**{name: bytes_feature(one[name]) for name in "ba"}) for one in texts]
     (tmp_path / "one.tfrecord").write_bytes(tfrecord_of(written))
     features = {"a": "bytes", "b": "bytes"}
-    ref = storage.adopt(tmp_path / "one.tfrecord", "d", "1", format="tfrecord", features=features)
+    ref = storage.adopt(
+        tmp_path / "one.tfrecord", "d", "1", format="tfrecord", files=yogadl.FileOptions(features=features)
+    )
     assert [dict(record) for record in ref] == texts
     storage.verify("d", "1")
 

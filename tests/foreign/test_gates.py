@@ -94,7 +94,7 @@ def made_there_or_here(call):
 
 
 def mirrored(place):
-    storage = place.source(mirror=place.mirror, mirror_fill="always")
+    storage = place.source(mirror=yogadl.Mirror(place.mirror, fill="always"))
     for call in (
         lambda: storage.fetch("data", "1").gather([0]),
         lambda: storage.verify("data", "1"),
@@ -128,7 +128,7 @@ WAYS = {
     ),
     "adopted": made_there_or_here(adopted),
     "refreshed": made_there_or_here(lambda storage, new, _: storage.refresh("data", "1", new)),
-    "compacted": made_there_or_here(lambda storage, new, _: storage.compact("data", new, base_version="1")),
+    "compacted": made_there_or_here(lambda storage, new, _: storage.compact("data", "1", new)),
     "recompressed": made_there_or_here(
         lambda storage, new, _: storage.recompress("data", "1", new, codec=None)
     ),

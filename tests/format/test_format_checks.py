@@ -73,7 +73,7 @@ class Cache:
         self.source = source
         self.records = len(next(iter(source.values())))
         self.storage = yogadl.open_storage(root)
-        self.storage.submit(source, "d", "1", part_bytes=part_bytes)
+        self.storage.submit(source, "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
         self.key = DatasetKey("d", "1")
         self.manifest = self.storage._backend.catalogue.published(self.key).manifest
         self.table = open_table(self.storage._backend.root, self.manifest)

@@ -76,7 +76,9 @@ NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, r
 @pytest.mark.parametrize("part_bytes", [None, 20_000, 1])
 def test_a_reader_of_a_few_plain_lines_reads_every_record(storage, part_bytes, codec):
     records = mixed_records(60)
-    storage.submit(records, "team/mixed", "v/1", part_bytes=part_bytes, codec=codec)
+    storage.submit(
+        records, "team/mixed", "v/1", build=yogadl.BuildOptions(part_bytes=part_bytes), codec=codec
+    )
     cache = PlainCache(Path(storage.location), "team/mixed", "v/1")
     assert cache.manifest["records"] == 60
     for i, record in enumerate(records):
@@ -105,7 +107,7 @@ def test_lmdb_returns_every_block_by_key_with_the_bytes_at_its_position(storage,
         "blob": [rng.bytes(k % 700) for k in range(5000)],
         "tiny": np.arange(5000),
     }
-    storage.submit(source, "d", "1", part_bytes=part_bytes)
+    storage.submit(source, "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     parts = parts_and_indexes(Path(storage.location, "d"))
     assert len(parts) > (1 if part_bytes else 0)
     for path, index in parts:
@@ -126,7 +128,7 @@ def test_lmdb_returns_every_block_by_key_with_the_bytes_at_its_position(storage,
 
 
 def test_every_file_is_named_by_its_content_and_the_manifest_names_them_all(storage):
-    storage.submit(mixed_records(40), "d", "1", part_bytes=5000)
+    storage.submit(mixed_records(40), "d", "1", build=yogadl.BuildOptions(part_bytes=5000))
     root = Path(storage.location, "d")
     manifest = json.loads((root / "versions" / "1.json").read_text())
     (table,) = (root / "tables").iterdir()
@@ -145,7 +147,7 @@ def test_every_file_is_named_by_its_content_and_the_manifest_names_them_all(stor
 
 
 def test_nothing_unfinished_is_left_beside_a_cache(storage):
-    storage.submit(mixed_records(40), "d", "1", part_bytes=5000)
+    storage.submit(mixed_records(40), "d", "1", build=yogadl.BuildOptions(part_bytes=5000))
     files = {
         path.relative_to(Path(storage.location)).parts[1]
         for path in Path(storage.location).rglob("*")
@@ -160,7 +162,10 @@ def test_the_same_source_makes_the_same_files(tmp_path):
     for place in ("a", "b"):
         storage = yogadl.open_storage(tmp_path / place)
         storage.submit(
-            {"x": np.arange(10_000), "t": [f"{i}" for i in range(10_000)]}, "d", "1", part_bytes=50_000
+            {"x": np.arange(10_000), "t": [f"{i}" for i in range(10_000)]},
+            "d",
+            "1",
+            build=yogadl.BuildOptions(part_bytes=50_000),
         )
         names.append([path.name for path in parts_of(storage, "d")])
     assert names[0] == names[1]

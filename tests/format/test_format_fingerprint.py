@@ -135,7 +135,7 @@ def test_a_whole_cache_has_the_fingerprint_of_the_reference(tmp_path):
         }
         for i in range(50)
     ]
-    storage.submit(records, "d", "1", part_bytes=2000)
+    storage.submit(records, "d", "1", build=yogadl.BuildOptions(part_bytes=2000))
     ref = storage.fetch("d", "1")
     values = [
         [

@@ -37,7 +37,7 @@ def source(count):
 @pytest.fixture
 def open_reader(tmp_path):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit(source(200), "d", "1", part_bytes=300)
+    storage.submit(source(200), "d", "1", build=yogadl.BuildOptions(part_bytes=300))
     manifest = storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
     assert manifest.parts > 10
 
@@ -95,7 +95,7 @@ def large(tmp_path_factory, request):
         "id": np.arange(LARGE),
     }
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
-    storage.submit(arrays, "d", "1", part_bytes=request.param)
+    storage.submit(arrays, "d", "1", build=yogadl.BuildOptions(part_bytes=request.param))
     manifest = storage._backend.catalogue.published(DatasetKey("d", "1")).manifest
 
     def open_():
@@ -213,7 +213,9 @@ except yogadl.errors.StorageError as error:
 
 @pytest.mark.skipif(not Path("/proc/sys/vm/max_map_count").exists(), reason="the limit is Linux's")
 def test_with_more_mappings_than_a_process_may_have_the_error_says_what_to_raise(tmp_path):
-    yogadl.open_storage(tmp_path).submit({"x": np.arange(9)}, "d", "1", part_bytes=20)
+    yogadl.open_storage(tmp_path).submit(
+        {"x": np.arange(9)}, "d", "1", build=yogadl.BuildOptions(part_bytes=20)
+    )
 
     def read(how):
         command = [sys.executable, "-c", CROWDED, str(tmp_path), how]

@@ -164,7 +164,7 @@ def test_counts_around_a_constant_come_back(storage, limit):
         refs = [
             yogadl.from_source(numbers),
             cached(storage, one_by_one, "1"),
-            cached(storage, numbers, "2", part_bytes=3_000 + count),
+            cached(storage, numbers, "2", build=yogadl.BuildOptions(part_bytes=3_000 + count)),
         ]
         assert refs[1].fingerprint == refs[2].fingerprint
         for ref in refs:
@@ -182,7 +182,7 @@ def test_counts_around_a_constant_come_back(storage, limit):
 def test_numbers_of_parts_and_blocks_around_a_constant_are_read(storage, count):
     records = [{"value": value("fixed", 100, seed), "text": "abc"[: seed % 4]} for seed in range(count)]
     with scaled(OF_PARTS):
-        ref = cached(storage, records, part_bytes=1)
+        ref = cached(storage, records, build=yogadl.BuildOptions(part_bytes=1))
         assert storage.info("d", "1").parts == count
         for _ in range(2):
             check_reads(ref, records)
@@ -193,7 +193,7 @@ def test_files_of_sizes_around_a_slot_of_the_window_are_read(storage, limit):
     rows = np.random.default_rng(1).integers(0, 256, (3 * limit // 1000, 1000), np.uint8)
     with scaled({"_format.rows._HUGE_PAGE_BYTES": 2**17}):
         for spare in (0, 3 * PAGE_BYTES, 6 * PAGE_BYTES):
-            ref = cached(storage, rows, str(spare), part_bytes=limit - spare)
+            ref = cached(storage, rows, str(spare), build=yogadl.BuildOptions(part_bytes=limit - spare))
             order = np.random.default_rng(2).permutation(len(rows))
             assert np.array_equal(ref.gather(order), rows[order])
 
@@ -334,10 +334,10 @@ def test_a_build_goes_on_at_records_of_sizes_around_what_is_compared(storage, tm
         is_gone.touch()
         source = Stopping(records, len(records) - 1, is_gone)
         with pytest.raises(OSError, match="the share is gone"):
-            storage.submit(source, "d", way, part_bytes=4 * limit)
+            storage.submit(source, "d", way, build=yogadl.BuildOptions(part_bytes=4 * limit))
         is_gone.unlink()
         source.read.clear()
-        check_reads(cached(storage, source, way, part_bytes=4 * limit), records)
+        check_reads(cached(storage, source, way, build=yogadl.BuildOptions(part_bytes=4 * limit)), records)
         went_on += len(set(source.read)) < len(records)
     assert went_on >= 3  # where nothing was sealed yet it begins anew
 
@@ -387,7 +387,7 @@ def test_values_of_any_sizes_in_any_chunks_come_back(tmp_path_factory, kind):
         sizes, lengths, part_bytes = drawn
         records = records_of(kind, sizes)
         with scaled():
-            storage.submit(Cut(records, lengths), "d", "1", part_bytes=part_bytes)
+            storage.submit(Cut(records, lengths), "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
             check_reads(storage.fetch("d", "1"), records, batch)
 
     check()

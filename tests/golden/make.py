@@ -35,4 +35,6 @@ if __name__ == "__main__":
     import yogadl
 
     root = Path(sys.argv[1])
-    yogadl.open_storage(root).submit(map(record, range(RECORDS)), "golden/forms", "1", part_bytes=4000)
+    yogadl.open_storage(root).submit(
+        map(record, range(RECORDS)), "golden/forms", "1", build=yogadl.BuildOptions(part_bytes=4000)
+    )

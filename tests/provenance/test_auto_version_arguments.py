@@ -51,8 +51,11 @@ def test_a_call_that_makes_no_sense_is_the_functions_own_error(storage):
 
 def test_how_it_is_built_has_no_part_in_it(storage):
     for options in (
-        {}, {"workers": 2}, {"part_bytes": 100}, {"allow_pickle": True}, {"progress": lambda *_: None},
-    ):  # fmt: skip
+        {},
+        {"workers": 2},
+        {"build": yogadl.BuildOptions(part_bytes=100, progress=lambda *_: None)},
+        {"records": yogadl.RecordOptions(allow_pickle=True)},
+    ):
         storage.cacheable("d", "auto", **options)(squares)(5)
     assert len(storage.versions("d")) == 1
 
@@ -287,7 +290,7 @@ def rows():
         (lambda: yogadl.mix({"a": (numbers(), 2), "b": (numbers("y"), 1)}), "1ba0fe1bd65df7a3"),
         (lambda: yogadl.Leaf("uint8", (None, 3)), "6065ed0f2641c4bf"),
         (lambda: yogadl.partitioned.of(range(3), abs), "fd7254fe87576259"),
-        (lambda: yogadl.storage.LeasePolicy(ttl_s=60), "60f7b54ee0f6eddc"),
+        (lambda: yogadl.Lease(ttl_s=60), "1e106cd7927105ea"),
     ],
 )
 def test_what_the_library_makes_keeps_its_form(make, form):

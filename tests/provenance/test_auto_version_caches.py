@@ -107,7 +107,7 @@ def test_a_reference_counts_by_its_fingerprint(storage):
     def build(ref):
         return list(ref)
 
-    storage.submit([1, 2, 3], "raw", "1", part_bytes=8)
+    storage.submit([1, 2, 3], "raw", "1", build=yogadl.BuildOptions(part_bytes=8))
     storage.submit([1, 2, 3], "raw", "2")
     storage.submit([1, 2, 4], "raw", "3")
     assert len(auto(storage, build, storage.fetch("raw", "1"))) == 1

@@ -9,6 +9,8 @@ import numpy as np
 from inside import DatasetKey
 from processes import Process, processes, wait_until
 
+import yogadl
+
 KEY = DatasetKey("some/data", "1")
 RECORDS = 3_001
 PART_BYTES = 4_096
@@ -16,14 +18,14 @@ PART_BYTES = 4_096
 
 def opened(place, root, host, ttl_s=600.0):
     """Open the storage as a machine of that name would, with a mirror of its own."""
-    return place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+    return place.storage(mirror=root / f"mirror-{host}", lease=yogadl.Lease(ttl_s=ttl_s))
 
 
 def ask(place, root, host, ttl_s=600.0, slowly=0.0):
     """Ask for the dataset; return its fingerprint and some records. Each build leaves a file."""
     storage = opened(place, root, host, ttl_s)
 
-    @storage.cacheable(KEY.id, KEY.version, part_bytes=PART_BYTES, progress=False)
+    @storage.cacheable(KEY.id, KEY.version, build=yogadl.BuildOptions(part_bytes=PART_BYTES, progress=False))
     def data():
         (root / f"built-{secrets.token_hex(8)}").write_text("")
         for number in range(RECORDS):

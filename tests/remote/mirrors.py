@@ -51,7 +51,7 @@ def bucket_with(root, *names, records=RECORDS, part_bytes=20_000):
     """Build caches, version 1 of each name, in a folder; give that as a bucket, laid out the same."""
     storage = yogadl.open_storage(root)
     for seed, name in enumerate(names):
-        storage.submit(rows(seed, records), name, "1", part_bytes=part_bytes)
+        storage.submit(rows(seed, records), name, "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
         assert storage.info(name, "1").parts >= PARTS
     return LocalBucket(root)
 

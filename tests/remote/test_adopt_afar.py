@@ -41,7 +41,7 @@ def readers(place, tmp_path, **options):
     return [
         place.storage(**options),
         place.storage(verify="block", **options),
-        place.storage(mirror=tmp_path / "never", mirror_fill="never", **options),
+        place.storage(mirror=yogadl.Mirror(tmp_path / "never", fill="never"), **options),
         place.storage(mirror=tmp_path / "mirror", **options),
         place.storage(mirror=tmp_path / "mirror", mapped=False, **options),
     ]
@@ -130,7 +130,7 @@ def test_replaced_and_removed_objects_are_errors_that_name_them(either_place, tm
         mirror = tmp_path / f"mirror-{number}"
         for reader in (
             place.storage(),
-            place.storage(mirror=mirror, mirror_fill="never"),
+            place.storage(mirror=yogadl.Mirror(mirror, fill="never")),
             place.storage(mirror=mirror),
         ):
             for call in (
@@ -233,7 +233,7 @@ def adopt_until_killed(place, log):
         return columns(self)
 
     adopted._FilesToAdopt._columns = noted
-    storage = place.storage(wait_s=30, lease_ttl_s=3)
+    storage = place.storage(lease=yogadl.Lease(wait_s=30, ttl_s=3))
     storage.adopt(f"{above(place, 'raw').url}/", "d", "1", format="jsonl")
 
 
@@ -293,11 +293,11 @@ def test_a_shuffle_of_adopted_objects_by_range_names_faster_ways_once(s3_place, 
 def test_a_mirror_that_is_never_filled_is_named_with_what_fills_it(s3_place, tmp_path, caplog):
     expected = sorted(map(repr, raw_of(s3_place, tmp_path / "raw", "webdataset")))
     s3_place.storage().adopt(above(s3_place, "raw").url, "d", "1", format="webdataset")
-    options = {"mirror": tmp_path / "mirror"}
-    assert begun(s3_place.storage(**options, mirror_fill="never"), "1", True) == expected
+    never, always = (yogadl.Mirror(tmp_path / "mirror", fill=fill) for fill in ("never", "always"))
+    assert begun(s3_place.storage(mirror=never), "1", True) == expected
     [said] = said_of_ranges(caplog)
-    assert 'mirror_fill="always"' in said
-    assert begun(s3_place.storage(**options, mirror_fill="always"), "1", True) == expected
+    assert 'Mirror(fill="always")' in said
+    assert begun(s3_place.storage(mirror=always), "1", True) == expected
     assert said_of_ranges(caplog) == []
 
 

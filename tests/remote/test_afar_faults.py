@@ -45,7 +45,7 @@ def nothing_is_small(monkeypatch):
 
 def opened(place, total_s=60.0, **options):
     """Build a dataset, and open it without a mirror, as another machine would."""
-    place.storage().submit(COLUMNS, "set", "1", part_bytes=400_000)
+    place.storage().submit(COLUMNS, "set", "1", build=yogadl.BuildOptions(part_bytes=400_000))
     return again(place, total_s, **options)
 
 
@@ -81,7 +81,7 @@ HELD = {"shuffle": BLOCKS, "every": 3}  # in a mirror
 )  # fmt: skip
 def test_a_failure_now_and_then_is_not_seen(broken, tmp_path, name, way):
     place, proxy = broken
-    held = {"mirror": tmp_path, "mirror_limit": ROOM_BYTES} if "shuffle" in way else {}
+    held = {"mirror": yogadl.Mirror(tmp_path, limit=ROOM_BYTES)} if "shuffle" in way else {}
     ref = opened(place, verify=way.get("verify"), **held)
     every = way.get("every", 11)
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % every == 0, PASSING[name], 20)
@@ -100,7 +100,7 @@ def test_a_store_that_is_gone_is_one_error_and_the_next_try_goes_on(
     # Two windows are brought ahead: were they the epoch, all of it might be here before the store is gone.
     set_constants(monkeypatch, WINDOW_BYTES=1)
     place, proxy = broken
-    held = {} if shuffle is True else {"mirror": tmp_path, "mirror_limit": ROOM_BYTES}
+    held = {} if shuffle is True else {"mirror": yogadl.Mirror(tmp_path, limit=ROOM_BYTES)}
     ref = opened(place, total_s=2.0, **held)
     assert ref.locality().bytes > ROOM_BYTES
     iterator = iter(ref.stream(shuffle=shuffle).batch(16))
@@ -235,7 +235,7 @@ def test_a_part_swapped_after_the_fetch_is_one_error_where_bytes_are_compared(ei
 
 def test_a_mirror_is_filled_over_a_network_that_fails(broken, tmp_path):
     place, proxy = broken
-    ref = opened(place, mirror=tmp_path, mirror_fill="always")
+    ref = opened(place, mirror=yogadl.Mirror(tmp_path, fill="always"))
     proxy.breaks(lambda request: of_a_part(request) and len(proxy.requests) % 3 == 0, cuts(2000), times=20)
     for _ in itertools.count():
         drained(ref)

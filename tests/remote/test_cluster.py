@@ -10,6 +10,8 @@ from collections import Counter
 import numpy as np
 from processes import Process, processes, wait_until
 
+import yogadl
+
 HOSTS, PROCESSES = 4, 4
 RECORDS, BATCH, EPOCHS = 5_003, 16, 2
 # Of each process, before a host is lost: in the midst of the second epoch.
@@ -18,9 +20,9 @@ BATCHES = 27
 
 def train(place, root, host, rank, ranks, cursor, stops_at):
     """Train as one process of a job, noting each batch and its cursor; return the dataset's fingerprint."""
-    storage = place.storage(mirror=root / f"mirror-{host}", lease_ttl_s=60)
+    storage = place.storage(mirror=root / f"mirror-{host}", lease=yogadl.Lease(ttl_s=60))
 
-    @storage.cacheable("some/data", "1", part_bytes=8_192, progress=False)
+    @storage.cacheable("some/data", "1", build=yogadl.BuildOptions(part_bytes=8_192, progress=False))
     def data():
         (root / f"built-{secrets.token_hex(8)}").write_text("")
         return {"id": np.arange(RECORDS)}

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from inside import DatasetKey, LocalBucket, Mirror, mirrored_cache, set_constants
+from inside import DatasetKey, LocalBucket, LocalMirror, mirrored_cache, set_constants
 from mirrors import mount, needs_mount, on_a_small_disk
 
 import yogadl
@@ -20,7 +20,7 @@ RECORDS = 400
 def url(tmp_path):
     storage = yogadl.open_storage(tmp_path / "bucket")
     columns = {"x": np.arange(RECORDS), "row": np.zeros((RECORDS, 500), np.uint8)}
-    storage.submit(columns, "set", "1", part_bytes=20_000)
+    storage.submit(columns, "set", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     assert storage.info("set", "1").parts > 5
     return (tmp_path / "bucket").as_uri()
 
@@ -50,7 +50,7 @@ def read_from_a_full_disk(url, folder, when, check):
     if when == "before":
         fill(folder)
     if when == "with a table":
-        yogadl.open_storage(url, **options, mirror_fill="never").fetch("set", "1")
+        yogadl.open_storage(url, mirror=yogadl.Mirror(folder / "mirror", fill="never")).fetch("set", "1")
     if when == "with all":
         yogadl.open_storage(url, **options).fetch("set", "1")
     if when in ("with a mirror", "with a table", "with all"):
@@ -83,7 +83,7 @@ def read_beside_another(url, other, folder):
     gc.collect()
     fill(folder)
     messages = Messages()
-    ref = yogadl.open_storage(url, mirror=folder / "mirror", mirror_fill="never").fetch("set", "1")
+    ref = yogadl.open_storage(url, mirror=yogadl.Mirror(folder / "mirror", fill="never")).fetch("set", "1")
     assert ref[3]["x"] == 3
     tables = len(list((folder / "mirror").rglob("*.parts")))
     return messages.texts, tables
@@ -92,7 +92,9 @@ def read_beside_another(url, other, folder):
 @needs_mount
 def test_on_a_full_disk_what_nothing_reads_goes_first(url, tmp_path):
     other = tmp_path / "other"
-    yogadl.open_storage(other).submit({"x": np.arange(99_999)}, "set", "1", part_bytes=100_000)
+    yogadl.open_storage(other).submit(
+        {"x": np.arange(99_999)}, "set", "1", build=yogadl.BuildOptions(part_bytes=100_000)
+    )
     said, tables = on_a_small_disk(read_beside_another, url, other.as_uri(), tmp_path / "disk")
     assert not [text for text in said if "read by range" in text]
     assert tables >= 1
@@ -105,13 +107,13 @@ def test_an_error_of_another_kind_is_raised_at_once(url, tmp_path, monkeypatch):
         tried.append(mirror)
         raise StorageError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(Mirror, "hold", hold)
+    monkeypatch.setattr(LocalMirror, "hold", hold)
     with pytest.raises(StorageError, match="the disk is broken"):
         yogadl.open_storage(url, mirror=tmp_path / "mirror").fetch("set", "1")
     assert len(tried) == 1
 
 
-@pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise mirror_limit"), (None, "Make room")])
+@pytest.mark.parametrize(("limit", "words"), [("30kB", "Raise it, Mirror"), (None, "Make room")])
 def test_what_does_not_fit_says_which_of_the_two_is_too_small(url, tmp_path, monkeypatch, limit, words):
     if limit is None:
         monkeypatch.setattr("yogadl.storage._remote.eviction.MirrorLocation.free_bytes", lambda _: 2**20)
@@ -119,7 +121,9 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(url, tmp_path, mon
             os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 2**30, 256, 256, 9, 9, 9, 0, 255))
         )
         set_constants(monkeypatch, SPARE_BYTES=2**20)
-    opener = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_limit=limit)._backend.catalogue
+    opener = yogadl.open_storage(
+        url, mirror=yogadl.Mirror(tmp_path / "mirror", limit=limit)
+    )._backend.catalogue
     published = opener.published(DatasetKey("set", "1"))
     with pytest.raises(StorageError, match=words) as caught:
         opener.opener.mirror.fill(published.manifest)
@@ -133,7 +137,7 @@ def test_a_mirror_is_not_listed_for_every_part_that_is_filled_in(url, tmp_path, 
     before = mirrored_cache.evict_for
     monkeypatch.setattr(mirrored_cache, "evict_for", lambda *all: looked.append(all) or before(*all))
     set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
-    ref = yogadl.open_storage(url, mirror=tmp_path / "mirror", mirror_fill="always").fetch("set", "1")
+    ref = yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path / "mirror", fill="always")).fetch("set", "1")
     while ref.locality().parts_here < ref.locality().parts:
         list(ref.stream().batch(16))
     assert len(looked) == 1

@@ -16,7 +16,7 @@ from command import Terminal
 from inside import (
     Claim,
     LocalBucket,
-    Mirror,
+    LocalMirror,
     MirroredCache,
     Reader,
     is_free,
@@ -56,7 +56,7 @@ def bucket(filled, tmp_path):
 
 @pytest.fixture
 def mirror(bucket, tmp_path):
-    return Mirror(bucket, tmp_path / "mirror")
+    return LocalMirror(bucket, tmp_path / "mirror")
 
 
 def size_of(bucket, name):
@@ -81,18 +81,18 @@ def test_a_cache_is_brought_whole_and_reads_as_it_was_built(bucket, mirror):
 
 def test_a_second_bring_asks_nothing_of_the_bucket(bucket, tmp_path):
     watched = Watched(bucket)
-    mirror = Mirror(watched, tmp_path / "mirror")
+    mirror = LocalMirror(watched, tmp_path / "mirror")
     open_cache(mirror, manifest_of(bucket, "a")).close()
     assert set(watched.gets.values()) == {1}
     watched.gets.clear()
-    open_cache(Mirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
+    open_cache(LocalMirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
     assert watched.gets == {}
 
 
 def test_parts_that_are_wanted_first_are_brought_first(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "connection_count", lambda: 1)
     watched, manifest = Watched(bucket), manifest_of(bucket, "a")
-    brought = MirroredCache(watched, Mirror(watched, tmp_path / "mirror").location, manifest)
+    brought = MirroredCache(watched, LocalMirror(watched, tmp_path / "mirror").location, manifest)
     order = [5, 2, 7, 0, 1, 3, 4, 6, *range(8, len(brought.table))]
     brought.complete(order)
     begun = [name.rpartition("/")[2].removesuffix(".mdb") for name in watched.gets if name.endswith(".mdb")]
@@ -169,21 +169,21 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is_if_it_takes_long(
 
 def test_threads_that_want_the_same_bring_each_part_once(bucket, tmp_path):
     watched, manifest = Watched(bucket, lambda name: time.sleep(0.001)), manifest_of(bucket, "a")
-    assert len(at_once(6, lambda: open_cache(Mirror(watched, tmp_path / "mirror"), manifest))) == 6
+    assert len(at_once(6, lambda: open_cache(LocalMirror(watched, tmp_path / "mirror"), manifest))) == 6
     assert set(watched.gets.values()) == {1}
-    assert litter_in(Mirror(watched, tmp_path / "mirror")) == []
+    assert litter_in(LocalMirror(watched, tmp_path / "mirror")) == []
 
 
 def test_a_mirror_is_shared_by_buckets_of_equal_parts(bucket, tmp_path):
     shutil.copytree(tmp_path / "bucket", tmp_path / "another")
-    open_cache(Mirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
+    open_cache(LocalMirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
     watched = Watched(LocalBucket(tmp_path / "another"))
-    open_cache(Mirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
+    open_cache(LocalMirror(watched, tmp_path / "mirror"), manifest_of(bucket, "a"))
     assert watched.gets == {}
 
 
 def test_a_mirror_pickles_without_being_opened(bucket, tmp_path):
-    mirror = pickle.loads(pickle.dumps(Mirror(bucket, tmp_path / "mirror", "1GB")))
+    mirror = pickle.loads(pickle.dumps(LocalMirror(bucket, tmp_path / "mirror", "1GB")))
     assert not (tmp_path / "mirror").exists()
     open_cache(mirror, manifest_of(bucket, "a"))
     assert mirror.location.limit_bytes() == 10**9
@@ -208,7 +208,7 @@ def test_many_parts_take_one_descriptor(bucket, mirror):
 @pytest.mark.parametrize("is_held", [False, True])
 def test_with_a_limit_the_least_recently_used_cache_that_nobody_reads_goes(is_held, bucket, tmp_path):
     limit = size_of(bucket, "a") + size_of(bucket, "b") + 1000
-    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", limit)
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
     held = open_cache(mirror, manifests["a"])
     if not is_held:
@@ -225,7 +225,7 @@ def test_with_a_limit_the_least_recently_used_cache_that_nobody_reads_goes(is_he
 
 def test_only_as_many_parts_go_as_must(bucket, tmp_path):
     limit = size_of(bucket, "a") + size_of(bucket, "b") - 1
-    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", limit)
     open_cache(mirror, manifest_of(bucket, "a")).close()
     open_cache(mirror, manifest_of(bucket, "b")).close()
     assert parts_in(mirror, "a") == parts_in(mirror, "b") - 1
@@ -233,10 +233,10 @@ def test_only_as_many_parts_go_as_must(bucket, tmp_path):
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_does_not_fit_is_refused_with_the_sizes_and_nothing_goes(others, bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000 if others else 10_000)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000 if others else 10_000)
     held = [open_cache(mirror, manifest_of(bucket, "a")) for _ in range(others)]
     with pytest.raises(
-        StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise mirror_limit"
+        StorageError, match=r"'b' version '1' does not fit.*its limit is .* kB.*Raise it, Mirror\(limit="
     ):
         open_cache(mirror, manifest_of(bucket, "b"))
     assert parts_in(mirror, "b") == 0
@@ -252,18 +252,18 @@ def test_what_is_promised_to_a_reader_is_not_given_to_another(bucket, tmp_path):
         if name.endswith(".mdb") and not outcome:
             outcome.append("asked")
             try:
-                open_cache(Mirror(bucket, tmp_path / "mirror"), manifests["b"])
+                open_cache(LocalMirror(bucket, tmp_path / "mirror"), manifests["b"])
             except StorageError as error:
                 outcome.append(error)
 
-    mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror", size_of(bucket, "a") + 10_000)
+    mirror = LocalMirror(Watched(bucket, on_get), tmp_path / "mirror", size_of(bucket, "a") + 10_000)
     open_cache(mirror, manifests["a"])
     assert "does not fit" in str(outcome[1])
     assert is_whole(mirror, bucket, manifests["a"])
 
 
 def test_a_reader_that_is_collected_lets_its_cache_go(bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
     held = open_cache(mirror, manifest_of(bucket, "a"))
     with pytest.raises(StorageError):
         open_cache(mirror, manifest_of(bucket, "b"))
@@ -273,17 +273,17 @@ def test_a_reader_that_is_collected_lets_its_cache_go(bucket, tmp_path):
 
 
 def test_the_limit_is_kept_in_the_folder_and_the_last_to_give_one_decides(bucket, tmp_path):
-    Mirror(bucket, tmp_path / "mirror", "20kB").location  # noqa: B018
+    LocalMirror(bucket, tmp_path / "mirror", "20kB").location  # noqa: B018
     with pytest.raises(StorageError, match="its limit is 20"):
-        open_cache(Mirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
-    open_cache(Mirror(bucket, tmp_path / "mirror", "1GiB"), manifest_of(bucket, "a"))
-    assert Mirror(bucket, tmp_path / "mirror").location.limit_bytes() == 2**30
+        open_cache(LocalMirror(bucket, tmp_path / "mirror"), manifest_of(bucket, "a"))
+    open_cache(LocalMirror(bucket, tmp_path / "mirror", "1GiB"), manifest_of(bucket, "a"))
+    assert LocalMirror(bucket, tmp_path / "mirror").location.limit_bytes() == 2**30
 
 
 @pytest.mark.parametrize("limit", [0, -1, "", "many", "1XB", 1.5, True])
 def test_a_limit_that_is_no_size_is_refused(limit, bucket, tmp_path):
     with pytest.raises(ConfigurationError, match="give a size"):
-        Mirror(bucket, tmp_path / "mirror", limit)
+        LocalMirror(bucket, tmp_path / "mirror", limit)
 
 
 def test_what_a_killed_process_left_goes_when_room_is_made(bucket, mirror, monkeypatch):
@@ -312,7 +312,7 @@ def test_what_is_being_written_stays_when_room_is_made(bucket, mirror, monkeypat
 
 def test_an_adopted_part_is_not_downloaded(bucket, tmp_path):
     watched, manifest = Watched(bucket), manifest_of(bucket, "a")
-    mirror = Mirror(watched, tmp_path / "mirror")
+    mirror = LocalMirror(watched, tmp_path / "mirror")
     folder = tmp_path / "bucket/a/parts"
     for part in folder.glob("*.mdb"):
         assert mirror.adopt({f"a/parts/{part.name}": part})
@@ -335,7 +335,7 @@ def test_a_part_from_another_file_system_is_adopted_as_a_copy(bucket, mirror, tm
 
 
 def test_a_part_that_does_not_fit_is_not_adopted(bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", 10)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", 10)
     part = next((tmp_path / "bucket/a/parts").glob("*.mdb"))
     assert not mirror.adopt({f"a/parts/{part.name}": part})
     assert parts_in(mirror, "a") == 0
@@ -353,7 +353,7 @@ def test_a_mirror_deleted_underneath_a_reader_leaves_what_is_mapped_and_comes_ag
     assert (reader.columns(every)[1] == rows()["row"]).all()
     shutil.rmtree(mirror.location.root)
     assert (reader.columns(every)[1] == rows()["row"]).all()
-    again = open_cache(Mirror(bucket, mirror.location.root), manifest)
+    again = open_cache(LocalMirror(bucket, mirror.location.root), manifest)
     assert (Reader(manifest.spec, again.table, again).columns(every)[1] == rows()["row"]).all()
     assert is_whole(mirror, bucket, manifest)
 
@@ -388,7 +388,7 @@ def test_a_place_of_something_else_is_refused_and_left_as_it_is(kind, says, buck
     (place / "thesis.tex" if kind == "full" else place if kind == "file" else tmp_path / "x").touch()
     before = sorted(place.rglob("*"))
     with pytest.raises(ConfigurationError, match=says):
-        open_cache(Mirror(bucket, place), manifest_of(bucket, "a"))
+        open_cache(LocalMirror(bucket, place), manifest_of(bucket, "a"))
     assert sorted(place.rglob("*")) == before
 
 
@@ -402,12 +402,12 @@ def test_the_default_place_is_in_temporary_storage_and_of_this_user_alone(
 ):
     temporary(monkeypatch, tmp_path)
     with caplog.at_level(logging.INFO, "yogadl"):
-        mirror = Mirror(bucket)
+        mirror = LocalMirror(bucket)
         open_cache(mirror, manifest_of(bucket, "a"))
     assert mirror.location.root == tmp_path / f"yogadl-mirror-{os.getuid()}"
     assert mirror.location.root.stat().st_mode & 0o777 == 0o700
     assert [record.getMessage() for record in caplog.records if "are kept in" in record.getMessage()] != []
-    again = Mirror(bucket)
+    again = LocalMirror(bucket)
     assert again.location == mirror.location
 
 
@@ -420,7 +420,7 @@ def test_the_default_place_is_never_in_memory_nor_on_a_network(kind, reason, buc
     mounts.write_text(f"1 1 0:1 / / rw - {kind} x rw\n")
     set_constants(monkeypatch, MOUNTINFO=mounts)
     with pytest.raises(StorageError, match=f"{reason}.*mirror=FOLDER"):
-        Mirror(bucket).location  # noqa: B018
+        LocalMirror(bucket).location  # noqa: B018
 
 
 def test_the_default_place_is_never_at_home(bucket, tmp_path, monkeypatch):
@@ -428,7 +428,7 @@ def test_the_default_place_is_never_at_home(bucket, tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StorageError, match="is in the home folder"):
-        Mirror(bucket).location  # noqa: B018
+        LocalMirror(bucket).location  # noqa: B018
 
 
 @pytest.mark.parametrize("trap", ["link", "open to all", "file"])
@@ -444,7 +444,7 @@ def test_a_default_place_that_others_may_have_laid_out_is_not_used(trap, bucket,
         root.mkdir()
         root.chmod(0o777)
     with pytest.raises(StorageError, match="mirror=FOLDER"):
-        Mirror(bucket).location  # noqa: B018
+        LocalMirror(bucket).location  # noqa: B018
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -455,7 +455,7 @@ def test_on_a_network_file_system_each_host_has_a_folder_of_its_own(bucket, tmp_
     manifest, roots = manifest_of_quietly(bucket, monkeypatch), []
     for host in ("one", "two"):
         monkeypatch.setattr(location.socket, "gethostname", lambda host=host: host)
-        mirror = Mirror(bucket, tmp_path / "nfs")
+        mirror = LocalMirror(bucket, tmp_path / "nfs")
         open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)
         roots.append(mirror.location.root)
@@ -526,7 +526,7 @@ def test_a_lock_that_is_never_given_back_is_an_error_that_names_it(tmp_path):
 
 
 def test_what_is_built_in_the_mirrors_scratch_is_never_evicted(bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", size_of(bucket, "a") + 1000)
     part = mirror.scratch() / "part.mdb"
     part.write_bytes(b"no bucket has it yet")
     open_cache(mirror, manifest_of(bucket, "a")).close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import run_command
-from inside import LocalBucket, Mirror, is_free
+from inside import LocalBucket, LocalMirror, is_free
 from mirrors import Watched, at_once, bucket_with, is_whole, litter_in, manifest_of, open_cache, rows
 
 import yogadl
@@ -37,7 +37,7 @@ def is_right(ref):
 def stored(either_place, tmp_path):
     """A storage in a real store with a cache, and a mirror that has all of it."""
     storage = either_place.storage(mirror=tmp_path / "mirror")
-    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     storage.fetch("a", "1", check=True)
     return storage
 
@@ -142,7 +142,7 @@ def test_verify_of_a_bucket_makes_no_mirror_of_what_is_not_there(yoga, tmp_path)
 @pytest.fixture
 def mirror(bucket, tmp_path):
     """A mirror that has all of it."""
-    mirror = Mirror(bucket, tmp_path / "mirror")
+    mirror = LocalMirror(bucket, tmp_path / "mirror")
     mirror.fill(manifest_of(bucket, "a"))
     return mirror
 
@@ -173,7 +173,7 @@ def test_several_that_mend_at_once_bring_a_damaged_part_once(bucket, mirror):
 
     def mend():
         ready.wait()
-        Mirror(together, mirror.location.root).mend(manifest_of(bucket, "a"))
+        LocalMirror(together, mirror.location.root).mend(manifest_of(bucket, "a"))
 
     at_once(5, mend)
     assert is_whole(mirror, bucket, manifest_of(bucket, "a"))
@@ -195,7 +195,7 @@ def test_a_mended_mirror_is_no_larger_and_free_to_be_evicted(bucket, mirror):
 def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket, tmp_path):
     manifest = manifest_of(bucket, "a")
     whole = sum(found.size_bytes for found in bucket.list("a/") if not found.name.endswith(".json"))
-    mirror = Mirror(bucket, tmp_path / "small", whole)
+    mirror = LocalMirror(bucket, tmp_path / "small", whole)
     mirror.fill(manifest)
     flip(part_of(mirror.folder.root))
     assert len(mirror.fill(manifest)) == 1
@@ -206,11 +206,11 @@ def test_a_mirror_filled_to_its_limit_can_be_mended_and_checked(bucket, tmp_path
 @pytest.mark.parametrize("part_bytes", [3_000, 40_000])
 def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path, part_bytes):
     storage = yogadl.open_storage(tmp_path / "bucket")
-    storage.submit(rows(), "a", "1", part_bytes=part_bytes)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert (storage.info("a", "1").parts > 16) == (part_bytes < 10_000)
     watched = Watched(LocalBucket(tmp_path / "bucket"))
     for _ in range(2):
-        mirror = Mirror(watched, tmp_path / "mirror")
+        mirror = LocalMirror(watched, tmp_path / "mirror")
         open_cache(mirror, manifest_of(LocalBucket(tmp_path / "bucket"), "a"), indexes=True).close()
     assert {path.name: path.read_bytes() for path in mirror.folder.root.rglob("*.idx")} == {
         path.name: path.read_bytes() for path in (tmp_path / "bucket").rglob("*.idx")
@@ -222,7 +222,7 @@ def test_checksums_of_few_and_many_parts_are_brought_once(tmp_path, part_bytes):
 def test_progress_of_filling_ends_with_all_of_it(bucket, mirror, tmp_path, is_new):
     manifest, said = manifest_of(bucket, "a"), []
     part_of(mirror.folder.root).unlink()
-    filled = Mirror(bucket, tmp_path / "new") if is_new else mirror
+    filled = LocalMirror(bucket, tmp_path / "new") if is_new else mirror
     filled.fill(manifest, progress=lambda *numbers: said.append(numbers))
     assert said[-1] == (manifest.size_bytes, manifest.size_bytes)
     assert all(0 <= done <= manifest.size_bytes == whole for done, whole in said)

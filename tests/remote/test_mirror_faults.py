@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import Body, LocalBucket, Mirror, RetryPolicy, eviction, mirrored_cache, set_constants
+from inside import Body, LocalBucket, LocalMirror, RetryPolicy, eviction, mirrored_cache, set_constants
 from mirrors import (
     Watched,
     bucket_with,
@@ -50,7 +50,7 @@ def proxied(broken, tmp_path):
     """A cache in a real store, and a proxy before it."""
     place, proxy = broken
     storage = place.storage(mirror=tmp_path / "builder")
-    storage.submit(rows(), "a", "1", part_bytes=20_000)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=20_000))
     return proxy, place
 
 
@@ -168,8 +168,8 @@ def unfinished(folder):
 
 def test_who_waits_for_a_killed_downloader_downloads_itself(bucket, tmp_path):
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
-    waiting, done = Mirror(bucket, tmp_path / "mirror"), []
-    with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, _, _):
+    waiting, done = LocalMirror(bucket, tmp_path / "mirror"), []
+    with holding(LocalMirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, _, _):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
         thread = threading.Thread(target=lambda: done.append(open_cache(waiting, manifest)))
         thread.start()
@@ -181,9 +181,9 @@ def test_who_waits_for_a_killed_downloader_downloads_itself(bucket, tmp_path):
 
 def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(bucket, tmp_path, monkeypatch):
     manifest, slow = manifest_of(bucket, "a"), Slow(tmp_path / "bucket", tmp_path / "flag")
-    mirror = Mirror(bucket, tmp_path / "mirror")
+    mirror = LocalMirror(bucket, tmp_path / "mirror")
     set_constants(monkeypatch, STALL_S=0.2)
-    with holding(Mirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
+    with holding(LocalMirror(slow, tmp_path / "mirror"), manifest, tmp_path) as (child, ready, go_on):
         wait_until(lambda: unfinished(tmp_path / "mirror") >= 2, "parts on their way")
         os.kill(child.pid, signal.SIGSTOP)
         open_cache(mirror, manifest).close()
@@ -198,7 +198,7 @@ def test_who_waits_for_a_stopped_downloader_does_not_wait_for_ever(bucket, tmp_p
 
 
 def test_a_killed_reader_lets_its_cache_go(bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
     with holding(mirror, manifest_of(bucket, "a"), tmp_path) as (child, ready, _):
         wait_until(ready.exists, "the reader")
         with pytest.raises(StorageError, match="are in use"):
@@ -209,7 +209,7 @@ def test_a_killed_reader_lets_its_cache_go(bucket, tmp_path):
 
 
 def test_a_forked_reader_keeps_its_cache_when_its_parent_lets_go(bucket, tmp_path):
-    mirror = Mirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", manifest_of(bucket, "a").size_bytes + 20_000)
     held = open_cache(mirror, manifest_of(bucket, "a"))
     reading, writing = os.pipe()
     pid = os.fork()
@@ -247,7 +247,7 @@ def test_processes_that_crowd_a_mirror_too_small_for_them_always_read_right(tmp_
     bucket = bucket_with(tmp_path / "bucket", "a", "b", "c")
     manifests = [manifest_of(bucket, name) for name in "abc"]
     limit = int(2.2 * manifests[0].size_bytes)
-    mirror = Mirror(bucket, tmp_path / "mirror", limit)
+    mirror = LocalMirror(bucket, tmp_path / "mirror", limit)
     with processes(bring_again_and_again, [(mirror, manifests, 12)] * 4) as crowd:
         brought = sum(child.result() for child in crowd)
     assert brought >= 12
@@ -266,7 +266,7 @@ def test_a_download_that_ends_while_files_are_counted_is_counted(bucket, tmp_pat
             assert listed.wait(60)
 
     root, limit_bytes = tmp_path / "mirror", a.size_bytes + b.size_bytes // 2
-    first = Mirror(Watched(bucket, on_get), root, limit_bytes)
+    first = LocalMirror(Watched(bucket, on_get), root, limit_bytes)
     download = threading.Thread(target=lambda: open_cache(first, a).close())
     files = eviction._files
 
@@ -275,7 +275,7 @@ def test_a_download_that_ends_while_files_are_counted_is_counted(bucket, tmp_pat
         listed.set()
         download.join()
 
-    second = Mirror(bucket, root, limit_bytes)
+    second = LocalMirror(bucket, root, limit_bytes)
     with second.location.gate(exclusive=True):
         pass  # the folder is made
     download.start()
@@ -292,7 +292,7 @@ def test_a_download_that_ends_while_files_are_counted_is_counted(bucket, tmp_pat
 
 def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(bucket, tmp_path):
     manifest, random = manifest_of(bucket, "a"), np.random.default_rng(1)
-    mirror = Mirror(bucket, tmp_path / "mirror")
+    mirror = LocalMirror(bucket, tmp_path / "mirror")
     for _ in range(6):
         with holding(mirror, manifest, tmp_path) as (child, _, _):
             wait_until((tmp_path / "mirror/locks").exists, "the first lock")
@@ -301,7 +301,7 @@ def test_downloaders_killed_at_any_moment_never_leave_a_wrong_file(bucket, tmp_p
         for path in (tmp_path / "mirror").rglob("*.mdb"):
             assert path.read_bytes() == (tmp_path / "bucket/a/parts" / path.name).read_bytes()
         shutil.rmtree(tmp_path / "mirror")
-    again = Mirror(bucket, tmp_path / "mirror")
+    again = LocalMirror(bucket, tmp_path / "mirror")
     open_cache(again, manifest)
     assert is_whole(again, bucket, manifest)
 
@@ -317,11 +317,11 @@ def test_a_mirror_that_vanishes_while_it_is_filled_is_filled_or_one_error(bucket
             removed.append(name)
             shutil.rmtree(tmp_path / "mirror", ignore_errors=True)
 
-    mirror = Mirror(Watched(bucket, on_get), tmp_path / "mirror")
+    mirror = LocalMirror(Watched(bucket, on_get), tmp_path / "mirror")
     with contextlib.suppress(StorageError):
         open_cache(mirror, manifest)
     assert removed
-    again = Mirror(bucket, tmp_path / "mirror")
+    again = LocalMirror(bucket, tmp_path / "mirror")
     open_cache(again, manifest)
     assert is_whole(again, bucket, manifest)
 
@@ -345,7 +345,7 @@ def test_a_training_run_goes_on_over_a_mirror_that_is_deleted(bucket, tmp_path):
 def fill_a_small_disk(bucket, folder, is_foreseen):
     """Bring a cache to a disk without room, then with; return what was said."""
     mount(folder, "100k")
-    mirror, manifest = Mirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
+    mirror, manifest = LocalMirror(bucket, folder / "mirror"), manifest_of(bucket, "a")
     if not is_foreseen:  # somebody else fills the disk while the cache is on its way
         mirrored_cache.evict_for = lambda *_: None
     with pytest.raises(StorageError) as caught:
@@ -361,7 +361,7 @@ def bring_three_where_two_fit(bucket, folder):
     """Bring caches one after the other; return how many parts of each are there in the end."""
     manifests = {name: manifest_of(bucket, name) for name in "abc"}
     mount(folder, int(2.6 * manifests["a"].size_bytes))
-    mirror = Mirror(bucket, folder / "mirror")
+    mirror = LocalMirror(bucket, folder / "mirror")
     for number, manifest in enumerate(manifests.values()):
         open_cache(mirror, manifest).close()
         assert is_whole(mirror, bucket, manifest)

@@ -50,7 +50,7 @@ def way(request, monkeypatch):
 
 def built(place, **options):
     storage = place.storage(**options)
-    storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+    storage.submit(columns(), "set", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert storage.info("set", "1").parts > 3
     return storage
 
@@ -160,7 +160,7 @@ def test_a_part_swapped_before_a_fork_reads_is_one_error_there(either_place):
 )
 def test_a_part_swapped_before_a_mirror_has_it_is_one_error(any_place, tmp_path, shuffle):
     built(any_place)
-    ref = any_place.storage(mirror=tmp_path, mirror_limit=100_000).fetch("set", "1")
+    ref = any_place.storage(mirror=yogadl.Mirror(tmp_path, limit=100_000)).fetch("set", "1")
     swap(any_place)
     with pytest.raises((ReplacedError, CacheFormatError), match=r"was published|name says"):
         drained(ref, shuffle)
@@ -196,7 +196,7 @@ def test_parts_that_were_put_again_are_read_once_as_a_whole(either_place, caplog
     drained(again, False)
     assert again.locality().ranges == more + parts
     with pytest.raises(SpendingError):
-        drained(either_place.storage(max_requests=few).fetch("set", "1"), False)
+        drained(either_place.storage(limits=yogadl.Limits(requests=few)).fetch("set", "1"), False)
 
 
 def test_where_blocks_are_compared_no_pin_is_looked_at(either_place):
@@ -247,7 +247,7 @@ def test_damaged_pins_are_one_error_that_says_what_to_do(folder_place, content):
 
 def test_pins_of_another_part_table_are_refused(folder_place):
     built(folder_place)
-    folder_place.storage().submit(columns(), "set", "2", part_bytes=10**8)
+    folder_place.storage().submit(columns(), "set", "2", build=yogadl.BuildOptions(part_bytes=10**8))
     one, other = pins_of(folder_place)
     bucket = folder_place.open()
     contents = [read(bucket, name) or b"" for name in (other, one)]
@@ -286,7 +286,7 @@ def test_a_copy_into_another_bucket_has_pins_of_its_own(any_place, way):
 
 def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place, tmp_path):
     local = yogadl.open_storage(tmp_path / "caches")
-    local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+    local.submit(columns(), "set", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     copy(local, either_place.storage(), "set", "1")
     ref = either_place.storage().fetch("set", "1")
     swap_one = parts_of(either_place)[0]
@@ -301,7 +301,7 @@ def test_a_cache_pushed_from_a_folder_and_pulled_again_is_read(either_place, tmp
 def test_parts_that_were_there_already_are_pinned(either_place, tmp_path, caplog):
     """A copy leaves them as they are."""
     local = yogadl.open_storage(tmp_path / "caches")
-    local.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+    local.submit(columns(), "set", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     target = either_place.storage()
     copy(local, target, "set", "1")
     put_again(either_place)
@@ -364,7 +364,7 @@ def test_a_version_appended_to_parts_that_were_put_again_pins_them_as_they_are_n
     storage.append(columns(COUNT, MORE), "set", "2", base_version="1")
     ref = either_place.storage().fetch("set", "2")
     drained(ref, False)
-    storage.compact("set", "3", base_version="2")
+    storage.compact("set", "2", "3")
     compacted = either_place.storage().fetch("set", "3")
     drained(compacted, False)
     swap(either_place)
@@ -387,5 +387,7 @@ def test_pins_are_pruned_with_their_part_table_and_not_before(folder_place):
 def test_a_shared_folder_and_a_local_one_have_none(tmp_path):
     for shared in (False, True):
         root = tmp_path / str(shared)
-        yogadl.open_storage(root, shared=shared).submit(columns(), "set", "1", part_bytes=PART_BYTES)
+        yogadl.open_storage(root, shared=shared).submit(
+            columns(), "set", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES)
+        )
         assert not list(root.rglob("*.pins"))

@@ -182,13 +182,13 @@ def push(folder, url, mirror):
         return put(self, name, content)
 
     LocalBucket.put = slow_put
-    target = yogadl.open_storage(url, mirror=mirror, lease_ttl_s=2.0)
+    target = yogadl.open_storage(url, mirror=mirror, lease=yogadl.Lease(ttl_s=2.0))
     copy(yogadl.open_storage(folder), target, "a", "1")
 
 
 def test_a_push_that_is_killed_leaves_nothing_to_be_read_and_the_next_one_goes_on(caches, tmp_path):
     url = f"file://{tmp_path}/bucket"
-    target = yogadl.open_storage(url, mirror=tmp_path / "mirror", lease_ttl_s=2.0)
+    target = yogadl.open_storage(url, mirror=tmp_path / "mirror", lease=yogadl.Lease(ttl_s=2.0))
     with Process(push, tmp_path / "caches", url, tmp_path / "mirror") as child:
         wait_until(lambda: list((tmp_path / "bucket").rglob("*.mdb")), "the first part")
         child.kill()
@@ -291,4 +291,4 @@ def test_a_mirror_limit_that_is_too_small_is_one_line(yoga, caches, tmp_path):
     url = f"file://{tmp_path}/caches"
     ended = yoga("pull", "a", "1", "-s", url, "--mirror", tmp_path / "mirror", "--mirror-limit", "10kB")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "Raise mirror_limit" in ended.err
+    assert "Raise it, Mirror(limit=...)" in ended.err

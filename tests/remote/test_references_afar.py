@@ -5,6 +5,8 @@ import pytest
 from inside import Catalogue
 from processes import processes
 
+import yogadl
+
 ROWS = 1_009
 
 
@@ -31,9 +33,11 @@ def test_a_reference_costs_no_request(broken, tmp_path, monkeypatch, has_mirror)
     storage = place.storage(mirror=tmp_path / "mirror" if has_mirror else None)
     requests_of_build = counted_builds(proxy, monkeypatch)
     builds = [
-        lambda: storage.submit({"x": np.arange(ROWS)}, "d", "1", metadata={"by": "me"}),
+        lambda: storage.submit(
+            {"x": np.arange(ROWS)}, "d", "1", build=yogadl.BuildOptions(metadata={"by": "me"})
+        ),
         lambda: storage.append({"x": np.arange(7)}, "d", "2", base_version="1"),
-        lambda: storage.compact("d", "3", base_version="2"),
+        lambda: storage.compact("d", "2", "3"),
         lambda: storage.recompress("d", "3", "4", codec=None),
     ]
     for number, build in enumerate(builds, 1):

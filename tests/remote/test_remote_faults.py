@@ -14,6 +14,7 @@ from inside import RetryPolicy, read
 from processes import Process, wait_until
 from store_proxy import loses_the_answer, proxy_before, refuses, resets
 
+import yogadl
 from yogadl.errors import CacheFormatError, CredentialsError, DatasetNotFoundError, StorageError
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
@@ -43,7 +44,7 @@ def proxied(s3_place):
 
 
 def submit(storage, version="1", records=RECORDS):
-    storage.submit(records, "some/data", version, part_bytes=4_096)
+    storage.submit(records, "some/data", version, build=yogadl.BuildOptions(part_bytes=4_096))
 
 
 def assert_served(storage, version="1"):
@@ -129,7 +130,7 @@ def test_a_build_that_fails_while_the_store_is_away_keeps_nobody_waiting_once_it
     with pytest.raises(ConnectionResetError):
         submit(storage, records=numbers())
     proxy.rules.clear()
-    submit(opened(place, wait_s=100))  # a third of the time to live
+    submit(opened(place, lease=yogadl.Lease(wait_s=100)))  # a third of the time to live
     assert_served(storage)
     assert storage.info("some/data", "1").builder["lease_epoch"] == 2
 

@@ -15,7 +15,7 @@ PART_BYTES = 20_000
 def bucket(tmp_path):
     """A storage in a bucket, whose mirror another machine has."""
     storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "builder")
-    storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     storage.append(rows(1, 100), "a", "2", base_version="1")
     return storage
 
@@ -81,7 +81,7 @@ def test_what_is_filled_has_all_of_a_grown_version(bucket, tmp_path):
 
 
 def test_a_version_is_compacted_from_the_bucket(bucket, tmp_path, downloads):
-    opened(tmp_path).compact("a", "2c", base_version="2", part_bytes=10**6)
+    opened(tmp_path).compact("a", "2", "2c", build=yogadl.BuildOptions(part_bytes=10**6))
     assert bucket.info("a", "2c").parts == 1
     assert bucket.info("a", "2c").fingerprint == bucket.info("a", "2").fingerprint
     check(bucket, "2c")
@@ -114,7 +114,7 @@ def test_a_mirror_of_two_buckets_keeps_their_tags_apart(bucket, tmp_path):
 
 def test_any_store_shares_parts(either_place, tmp_path):
     storage = either_place.storage(mirror=tmp_path / "mirror")
-    storage.submit(rows(), "a", "1", part_bytes=PART_BYTES)
+    storage.submit(rows(), "a", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     storage.append(rows(1, 100), "a", "2", base_version="1")
     storage.delete("a", "1")
     storage.prune(grace_s=0)

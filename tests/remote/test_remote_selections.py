@@ -114,7 +114,7 @@ def test_it_makes_room_in_the_mirror_as_all_else(here, tmp_path):
         ref.filter(Counted(limit))
     assert len(kept(tmp_path / "mirror")) == 5
     held = sum(path.stat().st_size for path in (tmp_path / "mirror" / "caches").rglob("*.[mps]*"))
-    limited = yogadl.open_storage(here.location, mirror=tmp_path / "mirror", mirror_limit=held)
+    limited = yogadl.open_storage(here.location, mirror=yogadl.Mirror(tmp_path / "mirror", limit=held))
     other = limited.fetch("d", "1")
     other.filter(Counted(7))
     assert 1 <= len(kept(tmp_path / "mirror")) < 6
@@ -127,7 +127,7 @@ def test_it_makes_room_in_the_mirror_as_all_else(here, tmp_path):
 def test_a_mirror_without_room_for_it_is_no_hindrance(here, tmp_path):
     ref = here.fetch("d", "1")
     held = sum(path.stat().st_size for path in (tmp_path / "mirror" / "caches").rglob("*.[mp]*"))
-    limited = yogadl.open_storage(here.location, mirror=tmp_path / "mirror", mirror_limit=held + 1)
+    limited = yogadl.open_storage(here.location, mirror=yogadl.Mirror(tmp_path / "mirror", limit=held + 1))
     assert len(ref) == RECORDS  # all of it is in use
     check(limited, is_found=False)
     assert kept(tmp_path / "mirror") == []

@@ -24,7 +24,7 @@ def test_a_folder_of_pictures_in_a_bucket(either_place, tmp_path, workers):
     assert folder.files == [*paths[:70], "dog/2.jpg", "dog/old/1.PNG"]
     bucket.delete("cat/066.jpg")
     storage = yogadl.open_storage(tmp_path / "caches")
-    storage.submit(folder, "pets", "1", workers=workers, on_error="skip")
+    storage.submit(folder, "pets", "1", workers=workers, records=yogadl.RecordOptions(on_error="skip"))
     ref = storage.fetch("pets", "1")
     assert [bytes(record["image"]).decode() for record in ref] == [
         path for path in folder.files if path != "cat/066.jpg"

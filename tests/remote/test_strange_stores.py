@@ -6,6 +6,7 @@ import pytest
 from inside import PROBE, RetryPolicy, check_conditions, read
 from places import Place
 
+import yogadl
 from yogadl.errors import ConfigurationError, StorageError
 
 IMPATIENT = RetryPolicy(5, 10)
@@ -22,7 +23,7 @@ def test_a_store_that_ignores_conditions_is_refused(heedless_place):
 
 
 def test_it_is_used_if_the_caller_sees_to_it(rclone_place):
-    rclone_place.storage(exclusive=False).submit([1, 2], "d", "1")
+    rclone_place.storage(lease=yogadl.Lease(exclusive=False)).submit([1, 2], "d", "1")
     assert list(rclone_place.storage().fetch("d", "1").stream()) == [1, 2]
 
 

@@ -31,7 +31,7 @@ def opened(tmp_path):
 
 
 def submit(storage, records=RECORDS, name="data"):
-    storage.submit(records, name, "1", part_bytes=4_096)
+    storage.submit(records, name, "1", build=yogadl.BuildOptions(part_bytes=4_096))
 
 
 def assert_whole(ref):
@@ -195,7 +195,8 @@ def test_a_manifest_goes_with_its_parts(either_place, opened, tmp_path):
     size_bytes = sum(path.stat().st_size for path in caches.rglob("*.mdb"))
     [table] = caches.rglob("*.parts")
     # Room for one of them, so that the other goes to its last file.
-    opened(either_place, mirror_limit=size_bytes + 3 * table.stat().st_size // 2).fetch("other", "1")
+    small = yogadl.Mirror(tmp_path / "mirror", limit=size_bytes + 3 * table.stat().st_size // 2)
+    opened(either_place, mirror=small).fetch("other", "1")
     assert not list(caches.glob("data/tables/*"))
     assert len(list(caches.glob("other/tables/*.json"))) == 1
 

@@ -12,7 +12,8 @@ def built(storage):
     def build(source, **options):
         version = str(next(versions))
         storage.submit(source, "data", version, **options)
-        return storage.fetch("data", version, allow_pickle=options.get("allow_pickle", False))
+        records = options.get("records")
+        return storage.fetch("data", version, allow_pickle=records is not None and records.allow_pickle)
 
     return build
 

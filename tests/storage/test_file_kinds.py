@@ -114,7 +114,7 @@ def test_an_unknown_kind_is_read_by_range(lake):
 def test_an_unknown_kind_is_kept_in_a_mirror_under_its_own_names(lake, tmp_path, fill):
     url, expected = lake
     mirror = tmp_path / "mirror"
-    assert every(fetched(url, mirror=mirror, mirror_fill=fill)) == expected
+    assert every(fetched(url, mirror=yogadl.Mirror(mirror, fill=fill))) == expected
     copies = sorted(mirror.glob("caches/d/parts/*.whole"))
     assert len(copies) == 3
     assert not list(mirror.glob("caches/d/parts/*.foreign"))

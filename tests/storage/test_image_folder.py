@@ -35,7 +35,13 @@ def files(records):
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.usefixtures("forked_workers")
 def test_records_are_the_files_by_class_and_path(storage, photos, workers, on_error):
-    storage.submit(yogadl.image_folder(photos), "photos", "1", workers=workers, on_error=on_error)
+    storage.submit(
+        yogadl.image_folder(photos),
+        "photos",
+        "1",
+        workers=workers,
+        records=yogadl.RecordOptions(on_error=on_error),
+    )
     ref = storage.fetch("photos", "1")
     assert files(ref) == SORTED
     assert [bytes(record["image"]).decode() for record in ref] == SORTED
@@ -66,7 +72,7 @@ def test_a_folder_given_as_a_url_is_the_same(storage, photos):
     (photos / "cat/1.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"cat/1.png was deleted since"):
         folder[0]
-    storage.submit(folder, "photos", "3", on_error="skip")
+    storage.submit(folder, "photos", "3", records=yogadl.RecordOptions(on_error="skip"))
     [left_out] = storage.fetch("photos", "3").metadata["left_out"]["records"]
     assert (left_out["index"], left_out["file"]) == (0, "cat/1.png")
 
@@ -92,7 +98,7 @@ def test_a_link_to_nothing_is_an_error_or_left_out(storage, photos):
     with pytest.raises(FileNotFoundError) as caught:
         storage.submit(yogadl.image_folder(photos), "photos", "1")
     assert "cat/3.jpg" in caught.value.__notes__[0]
-    storage.submit(yogadl.image_folder(photos), "photos", "1", on_error="skip")
+    storage.submit(yogadl.image_folder(photos), "photos", "1", records=yogadl.RecordOptions(on_error="skip"))
     assert files(storage.fetch("photos", "1")) == SORTED
 
 
@@ -154,19 +160,25 @@ def test_a_name_that_is_no_utf_8_is_refused(photos):
 
 
 def test_an_appended_folder_must_have_the_same_classes(storage, photos, tmp_path):
-    storage.submit(yogadl.image_folder(photos), "photos", "1", metadata={"by": "us"})
+    storage.submit(
+        yogadl.image_folder(photos), "photos", "1", build=yogadl.BuildOptions(metadata={"by": "us"})
+    )
     assert storage.fetch("photos", "1").metadata == {"by": "us", "classes": ["cat", "cat-like", "dog"]}
     more = fill(tmp_path / "more", "dog/c.jpg")
     other = yogadl.image_folder(more)
     with pytest.raises(ConfigurationError, match="'classes' of these records is"):
-        storage.append(other, "photos", "2", base_version="1", progress=pytest.fail)  # before any is read
+        storage.append(
+            other, "photos", "2", base_version="1", build=yogadl.BuildOptions(progress=pytest.fail)
+        )  # before any is read
     classes = storage.fetch("photos", "1").metadata["classes"]
     storage.append(yogadl.image_folder(more, classes=classes), "photos", "2", base_version="1")
     found = storage.fetch("photos", "2")
     assert found.metadata == {"by": "us", "classes": classes}
     assert int(found[6]["label"]) == 2
     with pytest.raises(ConfigurationError, match="'classes' of these records is"):
-        storage.submit(yogadl.image_folder(photos), "photos", "3", metadata={"classes": ["a"]})
+        storage.submit(
+            yogadl.image_folder(photos), "photos", "3", build=yogadl.BuildOptions(metadata={"classes": ["a"]})
+        )
 
 
 def test_tasks_write_it_too(storage, photos):

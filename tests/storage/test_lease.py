@@ -18,8 +18,8 @@ from inside import (
     BucketRoot,
     BuildLease,
     DatasetKey,
+    Lease,
     LeaseLostError,
-    LeasePolicy,
     Leases,
     LeaseState,
     LocalBucket,
@@ -52,7 +52,7 @@ def hurried(monkeypatch):
 
 @pytest.fixture
 def leases(bucket):
-    return Leases(BucketRoot(bucket), LeasePolicy())
+    return Leases(BucketRoot(bucket), Lease())
 
 
 def objects(bucket):
@@ -67,7 +67,7 @@ def held_by_others(bucket, term=1, **body):
 
 
 def leases_of(bucket, **policy):
-    return Leases(BucketRoot(bucket), LeasePolicy(**policy))
+    return Leases(BucketRoot(bucket), Lease(**policy))
 
 
 @contextlib.contextmanager

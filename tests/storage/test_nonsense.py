@@ -7,7 +7,7 @@ import pytest
 from inside import (
     BucketRoot,
     DatasetKey,
-    LeasePolicy,
+    Lease,
     Leases,
     LocalBucket,
     MirrorLocation,
@@ -27,7 +27,7 @@ def check_lease(folder, content):
     bucket, name = LocalBucket(folder), _names.lease(KEY, 1)
     bucket.put(name, content)
     bucket.put(name + _names.HEARTBEAT_SUFFIX, content)
-    with Leases(BucketRoot(bucket), LeasePolicy(ttl_s=0.1)).held(KEY) as lease:
+    with Leases(BucketRoot(bucket), Lease(ttl_s=0.1)).held(KEY) as lease:
         assert lease.term == 2
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 from inside import open_bucket, read
 
+import yogadl
 from yogadl.errors import ConfigurationError
 from yogadl.storage import open_storage
 
@@ -48,15 +49,14 @@ def test_a_folder_that_is_called_like_a_scheme_can_be_named(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket", "file:///folder"])
 def test_a_mistyped_option_of_a_bucket_is_answered_with_all_that_there_are(url):
-    names = ["mirror", "mirror_limit", "mirror_fill", "max_requests", "max_requests_per_s", "max_price"]
-    names += ["prices", "lease_ttl_s", "wait_s", "patience_s", "exclusive", "mapped", "offline"]
+    names = ["mirror", "verify", "limits", "lease", "patience_s", "mapped", "offline", "foreign"]
     names += [] if url.startswith("file") else ["endpoint_url", "anonymous"]
-    with pytest.raises(ConfigurationError, match="mirror_fil: no option of") as caught:
-        open_storage(url, mirror_fil="never")
+    with pytest.raises(ConfigurationError, match="mirro: no option of") as caught:
+        open_storage(url, mirro="never")
     listed = str(caught.value).partition("it takes ")[2].split(", ")
     assert set(names) <= set(listed)
     assert len(listed) == len(set(listed))
-    assert not {"patience", "location", "shared", "options", "mirror_fil"} & set(listed)
+    assert not {"patience", "location", "shared", "options", "mirro"} & set(listed)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -64,9 +64,9 @@ def test_a_mistyped_option_of_a_folder_is_answered_with_all_that_there_are(tmp_p
     with pytest.raises(ConfigurationError, match=r"mapt: no option of the folder .*; it takes") as caught:
         open_storage(tmp_path / "caches", shared=shared, mapt=False)
     listed = str(caught.value).partition("it takes ")[2].replace("; with shared=True: ", ", ").split(", ")
-    assert listed == ["shared", "mapped", "foreign", "lease_ttl_s", "wait_s"]
+    assert listed == ["shared", "mapped", "foreign", "lease"]
     for name in listed:
-        value = {"lease_ttl_s": 60, "wait_s": 1, "foreign": None}.get(name, False)
+        value = {"lease": yogadl.Lease(wait_s=1), "foreign": None}.get(name, False)
         open_storage(tmp_path / "caches", **{"shared": True, name: value} if value else {name: value})
     assert ("with shared=True" in str(caught.value)) is not shared
 

@@ -46,7 +46,11 @@ def url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bucket")
     storage = yogadl.open_storage(folder)
     storage.submit(
-        [record(number) for number in range(COUNT)], "set", "1", part_bytes=150_000, allow_pickle=True
+        [record(number) for number in range(COUNT)],
+        "set",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=150_000),
+        records=yogadl.RecordOptions(allow_pickle=True),
     )
     assert storage.info("set", "1").parts > 5
     return folder.as_uri()
@@ -75,7 +79,7 @@ def away(request, url, tmp_path):
     if request.param in ("no mirror", "verified", "checked"):
         storage = yogadl.open_storage(url, mirror=None, verify=verify)
         return fetched(storage, check=request.param == "checked")
-    options = {"mirror": tmp_path, "mirror_fill": "never", "mapped": request.param != "unmapped"}
+    options = {"mirror": yogadl.Mirror(tmp_path, fill="never"), "mapped": request.param != "unmapped"}
     options["verify"] = verify
     if request.param != "an empty mirror":
         fetched(yogadl.open_storage(url, mirror=tmp_path))
@@ -149,7 +153,7 @@ def wide(tmp_path_factory):
         {"id": number, "x": np.zeros(20_000, np.uint8), "data": bytes(3 * length), "tokens": np.zeros(length)}
         for number, length in enumerate(lengths.tolist())
     ]
-    yogadl.open_storage(folder).submit(records, "set", "1", part_bytes=4 * 10**6)
+    yogadl.open_storage(folder).submit(records, "set", "1", build=yogadl.BuildOptions(part_bytes=4 * 10**6))
     return folder.as_uri()
 
 
@@ -301,7 +305,7 @@ def large(monkeypatch):
 
 
 def test_locality_has_the_parts_that_other_processes_have_downloaded(url, tmp_path):
-    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, fill="never")))
     assert ref[3]
     assert ref.locality().parts_here == 0
     fetched(yogadl.open_storage(url, mirror=tmp_path))
@@ -384,7 +388,7 @@ def test_a_mirror_is_filled_if_half_is_read_or_if_told(
     url, tmp_path, large, monkeypatch, fill, shards, processes, filled
 ):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
-    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill=fill))
+    ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, fill=fill)))
     stream = ref.stream(shuffle=True, num_shards=shards).batch(16)
     next(iter(stream))
     if filled:
@@ -397,7 +401,7 @@ def test_a_mirror_is_filled_if_half_is_read_or_if_told(
 def test_what_has_no_room_in_the_mirror_is_read_by_range(url, here, tmp_path, large, caplog):
     size_bytes = here.locality().bytes
     limit = size_bytes // 2
-    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit))
+    ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, limit=limit)))
     assert_same_batches(ref.stream(shuffle=True).batch(16), here.stream(shuffle=True).batch(16))
     wait_until(lambda: "parts are read by range" in caplog.text, "the end of the room")
     assert 0 < ref.locality().parts_here < ref.locality().parts
@@ -409,7 +413,7 @@ def test_a_mirror_without_room_for_the_rest_is_no_error_the_next_time(url, here,
     """Less is missing then than is brought at once."""
     limit = here.locality().bytes // 2
     for way in ({}, {"workers": 2}):
-        ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit))
+        ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, limit=limit)))
         assert_same_batches(
             ref.stream(shuffle=True).batch(16).prefetch(2, **way), here.stream(shuffle=True).batch(16)
         )
@@ -420,16 +424,16 @@ def test_a_mirror_without_room_for_the_rest_is_no_error_the_next_time(url, here,
 
 
 def test_a_reader_by_range_reserves_no_room_for_what_it_will_not_bring(url, tmp_path):
-    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, fill="never")))
     limit = 3 * ref.locality().bytes // 2
-    whole = yogadl.open_storage(url, mirror=tmp_path, mirror_limit=limit)
+    whole = yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, limit=limit))
     assert is_whole(fetched(whole))
     assert ref[3]["id"] == 3
 
 
 def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monkeypatch):
     set_constants(monkeypatch, PARTS_AT_ONCE=2, LOOK_INTERVAL_S=0.0)
-    ref = fetched(yogadl.open_storage(url, mirror=tmp_path, mirror_fill="never"))
+    ref = fetched(yogadl.open_storage(url, mirror=yogadl.Mirror(tmp_path, fill="never")))
     assert ref[3]["id"] == 3
     in_fork(lambda: fetched(yogadl.open_storage(url, mirror=tmp_path)).locality().parts)
     for number in range(0, COUNT, 3):
@@ -445,7 +449,7 @@ from yogadl.storage._remote.mirrored_cache import MirroredCache
 _remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0
 """
 _READ = """
-storage = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_fill="always")
+storage = yogadl.open_storage(sys.argv[1], mirror=yogadl.Mirror(sys.argv[2], fill="always"))
 ref = storage.fetch("set", "1", allow_pickle=True)
 next(iter(ref.stream(shuffle=True).batch(16)))
 """
@@ -490,7 +494,10 @@ def test_a_damaged_part_is_an_error_for_all_of_its_records(tmp_path, large, capl
     """Found when the mirror is filled: its sha256 is no other's."""
     storage = yogadl.open_storage(tmp_path / "bucket")
     storage.submit(
-        {"id": np.arange(1000), "x": np.ones((1000, 3000), np.uint8)}, "set", "1", part_bytes=10**6
+        {"id": np.arange(1000), "x": np.ones((1000, 3000), np.uint8)},
+        "set",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=10**6),
     )
     ref = yogadl.open_storage((tmp_path / "bucket").as_uri(), mirror=tmp_path / "mirror").fetch("set", "1")
     parts = sorted((tmp_path / "bucket").rglob("*.mdb"))
@@ -505,9 +512,11 @@ def test_a_damaged_part_is_an_error_for_all_of_its_records(tmp_path, large, capl
 
 
 def test_requests_are_limited_for_a_whole_storage(url):
-    storage = yogadl.open_storage(url, mirror=None, max_requests=100, max_requests_per_s=100_000)
+    storage = yogadl.open_storage(
+        url, mirror=None, limits=yogadl.Limits(requests=100, requests_per_s=100_000)
+    )
     found = []
-    with pytest.raises(SpendingError, match="100 requests were made, which is max_requests"):
+    with pytest.raises(SpendingError, match="100 requests were made, which is the limit"):
         found.extend(fetched(storage).stream(shuffle=True).batch(2))
     assert found
     with pytest.raises(SpendingError):

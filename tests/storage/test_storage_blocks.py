@@ -42,7 +42,9 @@ def url(tmp_path_factory):
     """A bucket in a folder, with a dataset in some parts."""
     folder = tmp_path_factory.mktemp("bucket")
     storage = yogadl.open_storage(folder)
-    storage.submit((record(number) for number in range(COUNT)), "set", "1", part_bytes=750_000)
+    storage.submit(
+        (record(number) for number in range(COUNT)), "set", "1", build=yogadl.BuildOptions(part_bytes=750_000)
+    )
     assert storage.info("set", "1").parts > 8
     return folder.as_uri()
 
@@ -65,10 +67,10 @@ def here(url):
 
 WHERE = {
     "memory": lambda folder: {"mirror": None},
-    "a mirror": lambda folder: {"mirror": folder, "mirror_limit": 7_000_000},
-    "a mirror of one window": lambda folder: {"mirror": folder, "mirror_limit": 3_200_000},
-    "a mirror of less than a block": lambda folder: {"mirror": folder, "mirror_limit": 60_000},
-    "never filled": lambda folder: {"mirror": folder, "mirror_fill": "never"},
+    "a mirror": lambda folder: {"mirror": yogadl.Mirror(folder, limit=7_000_000)},
+    "a mirror of one window": lambda folder: {"mirror": yogadl.Mirror(folder, limit=3_200_000)},
+    "a mirror of less than a block": lambda folder: {"mirror": yogadl.Mirror(folder, limit=60_000)},
+    "never filled": lambda folder: {"mirror": yogadl.Mirror(folder, fill="never")},
 }
 
 
@@ -196,7 +198,7 @@ def test_records_with_a_few_gaps_come_in_blocks_as_well(url):
 
 @pytest.mark.usefixtures("small_reads")
 def test_workers_of_a_mirror_bring_each_block_once(url, tmp_path):
-    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=7_000_000)
+    ref = fetched(url, "image", mirror=yogadl.Mirror(tmp_path, limit=7_000_000))
     batches = ref.stream(shuffle=yogadl.Blocks(40, 8, 5)).batch(8)
     loader = batches.prefetch(4, workers=2, start_method="fork")
     list(loader)
@@ -262,7 +264,7 @@ def test_a_forked_child_goes_on_by_itself(url, options):
 
 @pytest.mark.parametrize("is_enough", [True, False])
 def test_memory_has_so_much(url, tmp_path, monkeypatch, is_enough):
-    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=100_000)
+    ref = fetched(url, "image", mirror=yogadl.Mirror(tmp_path, limit=100_000))
     stream = ref.stream(shuffle=ORDER)
     set_constants(monkeypatch, HELD_MOST_IN_MEMORY_BYTES=stream.run.block_ahead.held_bytes - (not is_enough))
     set_constants(monkeypatch, RANGED_CACHE_MOST_IN_MEMORY_BYTES=_held.MOST_IN_MEMORY_BYTES)
@@ -331,7 +333,7 @@ def block_bytes(mirror):
 
 
 def test_nothing_is_left_of_a_stream(url, tmp_path):
-    ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
+    ref = fetched(url, mirror=yogadl.Mirror(tmp_path, limit=7_000_000))
     reader, _ = begun(STREAMS["plain"](ref), 40)
     assert block_names(tmp_path)
     del reader, ref
@@ -344,7 +346,7 @@ from yogadl._stream import block_ahead
 from yogadl.storage._remote import opener as _remote_opening
 block_ahead._WINDOW_BYTES = 1
 _remote_opening.AT_ONCE_BYTES = 0
-ref = yogadl.open_storage(sys.argv[1], mirror=sys.argv[2], mirror_limit=7_000_000).fetch("set", "1")
+ref = yogadl.open_storage(sys.argv[1], mirror=yogadl.Mirror(sys.argv[2], limit=7_000_000)).fetch("set", "1")
 order = yogadl.Blocks(records=40, window=5, lanes=4)
 for number, batch in enumerate(ref.stream(shuffle=order, shuffle_seed=3).batch(32)):
     if number == 40:
@@ -366,7 +368,7 @@ def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_pat
     assert left
     for path in left:  # as if the machine had gone down, too
         path.write_bytes(bytes(path.stat().st_size))
-    options = {"mirror": tmp_path, "mirror_limit": 7_000_000}
+    options = {"mirror": yogadl.Mirror(tmp_path, limit=7_000_000)}
     assert_same_batches(
         epochs(STREAMS["plain"](fetched(url, **options))), epochs(STREAMS["plain"](here(url)))
     )
@@ -374,7 +376,7 @@ def test_what_a_killed_process_leaves_makes_room_and_is_not_trusted(url, tmp_pat
 
 
 def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
-    ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
+    ref = fetched(url, mirror=yogadl.Mirror(tmp_path, limit=7_000_000))
     reader, _ = begun(ref.stream(shuffle=ORDER).batch(32), 5)
     location = MirrorLocation(tmp_path)
     with pytest.raises(StorageError, match="does not fit"):
@@ -391,7 +393,7 @@ def test_the_room_of_a_stream_is_reserved_as_long_as_it_lives(url, tmp_path):
 @pytest.mark.parametrize("stops", [False, True])
 def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
     order = yogadl.Blocks(40, 8, 5)  # two windows an epoch
-    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=5_000_000)
+    ref = fetched(url, "image", mirror=yogadl.Mirror(tmp_path, limit=5_000_000))
     loader = ref.stream(shuffle=order).batch(8)
     for _ in range(3):
         before = ref.locality().ranges
@@ -405,7 +407,7 @@ def test_each_epoch_takes_the_room_of_the_one_before(url, tmp_path, stops):
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_folder_that_was_removed_is_made_again(url, tmp_path, is_whole):
-    ref = fetched(url, "image", mirror=tmp_path, mirror_limit=7_000_000)
+    ref = fetched(url, "image", mirror=yogadl.Mirror(tmp_path, limit=7_000_000))
     loader = ref.stream(shuffle=yogadl.Blocks(40, 8, 5)).batch(8)
     reader, _ = begun(loader, 10)
     if is_whole:  # all blocks of the epoch have come
@@ -421,7 +423,7 @@ def test_a_folder_that_was_removed_is_made_again(url, tmp_path, is_whole):
 
 
 def test_a_limit_outlives_its_folder(url, tmp_path):
-    ref = fetched(url, mirror=tmp_path, mirror_limit=7_000_000)
+    ref = fetched(url, mirror=yogadl.Mirror(tmp_path, limit=7_000_000))
     reader, first = begun(STREAMS["plain"](ref), 5)
     for _ in range(10):  # something may just be written there
         shutil.rmtree(tmp_path, ignore_errors=True)
@@ -442,7 +444,7 @@ def test_parts_that_were_removed_and_have_no_room_are_read_by_range(url, tmp_pat
 
 
 def test_a_file_that_is_gone_is_read_by_range(url, tmp_path):
-    reader, first = begun(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)), 40)
+    reader, first = begun(STREAMS["plain"](fetched(url, mirror=yogadl.Mirror(tmp_path, limit=7_000_000))), 40)
     for number, path in enumerate(block_names(tmp_path)):
         if number % 2:
             path.unlink()
@@ -455,7 +457,7 @@ def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, 
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    reader, first = begun(STREAMS["plain"](fetched(url, mirror=tmp_path, mirror_limit=7_000_000)), 1)
+    reader, first = begun(STREAMS["plain"](fetched(url, mirror=yogadl.Mirror(tmp_path, limit=7_000_000))), 1)
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with caplog.at_level(logging.WARNING):
         assert_same_batches(first + list(reader), STREAMS["plain"](here(url)))
@@ -464,7 +466,7 @@ def test_a_full_disk_is_said_once_and_read_by_range(url, tmp_path, monkeypatch, 
 
 
 def test_enough_is_enough(url, options):
-    ref = fetched(url, **options, max_requests=40)
+    ref = fetched(url, **options, limits=yogadl.Limits(requests=40))
     with pytest.raises(SpendingError, match="40 requests were made"):
         list(STREAMS["plain"](ref))
 

@@ -220,11 +220,13 @@ def test_a_thread_that_outlives_the_builder_which_started_it_may_replace_the_cac
 
 def test_the_options_are_those_of_submit(storage):
     said = []
-    options = {"part_bytes": 80, "progress": lambda *args: said.append(args)}
+    options = {"build": yogadl.BuildOptions(part_bytes=80, progress=lambda *args: said.append(args))}
     storage.cacheable("d", "1", **options)(lambda: np.arange(100))()
     assert storage.info("d", "1").parts == 10
     assert said[-1][:2] == (100, 100)
-    assert storage.cacheable("p", "1", allow_pickle=True)(lambda: [None, {1}])()[1] == {1}
+    assert storage.cacheable("p", "1", records=yogadl.RecordOptions(allow_pickle=True))(
+        lambda: [None, {1}]
+    )()[1] == {1}
     with pytest.raises(ConfigurationError, match="allow_pickle"):
         storage.fetch("p", "1")
     refused = storage.cacheable("q", "1")(lambda: [None])

@@ -236,8 +236,13 @@ def test_a_source_that_asks_for_a_version_is_built_with_one(storage):
 def test_options_that_change_the_records_change_the_version(storage):
     records = [{"n": 1}, {"n": 2}]
     plain = version_of(storage.cached(records, "d"))
-    assert version_of(storage.cached(records, "d", workers=2, part_bytes=64, check=True)) == plain
-    assert version_of(storage.cached(records, "d", on_error="skip")) != plain
+    assert (
+        version_of(
+            storage.cached(records, "d", workers=2, build=yogadl.BuildOptions(part_bytes=64), check=True)
+        )
+        == plain
+    )
+    assert version_of(storage.cached(records, "d", records=yogadl.RecordOptions(on_error="skip"))) != plain
 
 
 def test_names_are_refused_before_the_source_is_read(storage, tmp_path):

@@ -100,7 +100,9 @@ def flip(path, position):
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bucket")
-    return Bucket(folder, [record(number) for number in range(COUNT)], part_bytes=100_000)
+    return Bucket(
+        folder, [record(number) for number in range(COUNT)], build=yogadl.BuildOptions(part_bytes=100_000)
+    )
 
 
 def damaged_records(error, name):
@@ -186,7 +188,7 @@ def test_what_the_mirror_has_is_read_there_and_the_rest_is_compared(bucket, tmp_
         is_here = sums.table.sha256[sums.part[block]] in here
         found.add(is_here)
         with bucket.flipped(block):
-            ref = bucket.fetched(way, mirror=tmp_path, mirror_fill="never")
+            ref = bucket.fetched(way, mirror=yogadl.Mirror(tmp_path, fill="never"))
             if is_here:
                 list(ref.stream(shuffle=True).batch(8))
             else:
@@ -303,7 +305,9 @@ def wide(tmp_path_factory):
     """A bucket with blocks of one size: two rows each, but for what is small, and far from each other."""
     images = np.random.default_rng(0).integers(0, 255, (40, LENGTH // 2), np.uint8)
     columns = {"image": images, "label": np.arange(40)}
-    made = Bucket(tmp_path_factory.mktemp("wide"), columns, part_bytes=LENGTH + 8192)
+    made = Bucket(
+        tmp_path_factory.mktemp("wide"), columns, build=yogadl.BuildOptions(part_bytes=LENGTH + 8192)
+    )
     blocks = made.blocks_of("image")
     assert (made.sums.length[blocks] == LENGTH).all()
     assert len(blocks) == 20

@@ -36,7 +36,7 @@ def opened(request, tmp_path, monkeypatch):
     """Return a function that opens a storage with a cache, and the folder that its parts are read from."""
     root = tmp_path / "caches"
     storage = yogadl.open_storage(root, shared=request.param == "shared")
-    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    storage.submit(rows(), "d", "1", build=yogadl.BuildOptions(part_bytes=12_000))
     assert storage.info("d", "1").parts > 3
     if request.param == "mirrored":
         folder = tmp_path / "mirror"
@@ -134,7 +134,7 @@ def message_of(pickled):
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_another_process_that_gets_the_reference_checks_as_well(tmp_path, method):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    storage.submit(rows(), "d", "1", build=yogadl.BuildOptions(part_bytes=12_000))
     checked, unchecked = (pickle.dumps(storage.fetch("d", "1", check=check)) for check in (True, False))
     flip(tmp_path)
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
@@ -144,7 +144,7 @@ def test_another_process_that_gets_the_reference_checks_as_well(tmp_path, method
 
 def test_a_process_forked_under_way_goes_on_with_what_was_checked(tmp_path):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    storage.submit(rows(), "d", "1", build=yogadl.BuildOptions(part_bytes=12_000))
     ref = storage.fetch("d", "1", check=True)
     ref.gather(range(30))
     flip(tmp_path, RECORDS - 1)
@@ -162,7 +162,7 @@ def test_a_process_forked_under_way_goes_on_with_what_was_checked(tmp_path):
 def test_a_cacheable_function_may_ask_for_a_check(tmp_path):
     storage = yogadl.open_storage(tmp_path)
 
-    @storage.cacheable("d", "1", part_bytes=12_000, check=True)
+    @storage.cacheable("d", "1", build=yogadl.BuildOptions(part_bytes=12_000), check=True)
     def build():
         return rows()
 
@@ -182,7 +182,7 @@ def test_without_a_check_nothing_stands_between_a_batch_and_its_reader(tmp_path)
 @pytest.mark.parametrize("change", ["missing", "damaged"])
 def test_checksums_that_are_damaged_themselves_are_an_error(tmp_path, change):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    storage.submit(rows(), "d", "1", build=yogadl.BuildOptions(part_bytes=12_000))
     ref = storage.fetch("d", "1", check=True)
     for path in tmp_path.rglob("*.idx"):
         content = path.read_bytes()
@@ -200,7 +200,7 @@ def test_checksums_that_are_damaged_themselves_are_an_error(tmp_path, change):
 @pytest.fixture
 def bucket(tmp_path):
     storage = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=tmp_path / "builder's mirror")
-    storage.submit(rows(), "d", "1", part_bytes=12_000)
+    storage.submit(rows(), "d", "1", build=yogadl.BuildOptions(part_bytes=12_000))
     return tmp_path / "bucket"
 
 

@@ -13,7 +13,7 @@ FACTS = {"classes": ["cat", "dog"]}
 @pytest.fixture
 def storage(tmp_path):
     storage = yogadl.open_storage(tmp_path / "caches")
-    storage.submit({"n": np.arange(100)}, "d", "1", metadata=FACTS)
+    storage.submit({"n": np.arange(100)}, "d", "1", build=yogadl.BuildOptions(metadata=FACTS))
     storage.append({"n": np.arange(100, 130)}, "d", "2", base_version="1")
     storage.append({"n": np.arange(130, 150)}, "d", "3", base_version="2")
     return storage
@@ -34,7 +34,7 @@ def written_by_tasks(storage, ref):
 
 
 def without_the_unreadable(storage, ref):
-    storage.submit(ref, "d", "copy", on_error="skip")
+    storage.submit(ref, "d", "copy", records=yogadl.RecordOptions(on_error="skip"))
 
 
 def returned(storage, ref):
@@ -83,7 +83,7 @@ def test_a_copy_in_another_storage_keeps_lineage_and_metadata(storage, tmp_path,
 def test_the_copied_values_of_adopted_files_keep_lineage_and_metadata(storage, tmp_path):
     for number in range(2):
         (tmp_path / f"{number}.jsonl").write_bytes(b'{"text": "%s"}\n' % (b"x" * 90) * 30)
-    storage.adopt(f"{tmp_path}/0.jsonl", "a", "1", format="jsonl", metadata=FACTS)
+    storage.adopt(f"{tmp_path}/0.jsonl", "a", "1", format="jsonl", build=yogadl.BuildOptions(metadata=FACTS))
     storage.adopt(f"{tmp_path}/1.jsonl", "a", "2", format="jsonl", base_version="1")
     other = yogadl.open_storage(tmp_path / "other")
     assert copy(storage, other, "a", "2", materialize=True)
@@ -114,7 +114,9 @@ def test_a_copy_of_a_view_is_a_version_of_its_own(storage, view, build):
 
 
 def test_a_copy_of_some_of_the_fields_is_a_version_of_its_own(storage):
-    storage.submit({"n": np.arange(9), "m": np.arange(9)}, "f", "1", metadata=FACTS)
+    storage.submit(
+        {"n": np.arange(9), "m": np.arange(9)}, "f", "1", build=yogadl.BuildOptions(metadata=FACTS)
+    )
     storage.append({"n": np.arange(4), "m": np.arange(4)}, "f", "2", base_version="1")
     storage.submit(storage.fetch("f", "2").fields("n"), "f", "copy")
     assert storage.info("f", "copy").earlier == ()
@@ -123,7 +125,7 @@ def test_a_copy_of_some_of_the_fields_is_a_version_of_its_own(storage):
 
 @pytest.mark.parametrize("given", [{}, {"owner": "me"}])
 def test_metadata_that_are_given_replace_those_of_the_version(storage, given):
-    submitted(storage, storage.fetch("d", "3"), metadata=given)
+    submitted(storage, storage.fetch("d", "3"), build=yogadl.BuildOptions(metadata=given))
     assert storage.fetch("d", "copy").metadata == given
     assert len(storage.info("d", "copy").earlier) == 2
 
@@ -145,7 +147,7 @@ def test_the_records_that_a_version_left_out_are_listed_in_its_copy(storage):
         def __getitem__(self, number):
             return {"n": number / (number - 2)}
 
-    storage.submit(Broken(), "b", "1", on_error="skip")
+    storage.submit(Broken(), "b", "1", records=yogadl.RecordOptions(on_error="skip"))
     storage.submit(storage.fetch("b", "1"), "b", "copy")
     assert storage.fetch("b", "copy").metadata == storage.fetch("b", "1").metadata
     assert storage.fetch("b", "copy").metadata["left_out"]["count"] == 1

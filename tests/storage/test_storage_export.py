@@ -40,7 +40,7 @@ def loaded(exported):
 @pytest.mark.parametrize("chunk_bytes", [1, 1000, 2**25])
 def test_fixed_fields_are_one_npy_file_each(storage, tmp_path, monkeypatch, chunk_bytes):
     set_constants(monkeypatch, EXPORT_CHUNK_BYTES=chunk_bytes)
-    storage.submit(FIXED, "d", "1", part_bytes=900)
+    storage.submit(FIXED, "d", "1", build=yogadl.BuildOptions(part_bytes=900))
     exported = storage.export("d", "1", tmp_path / "out")
     found = loaded(exported)
     for field in storage.info("d", "1").spec.fields:
@@ -98,7 +98,7 @@ def test_fields_that_vary_are_refused_by_name_with_what_to_use(storage, tmp_path
 
 @pytest.mark.parametrize("format", ["npy", "parquet", "arrow"])
 def test_pickled_fields_are_refused_unread(storage, tmp_path, format):
-    storage.submit([{"n": 1, "o": {1}}], "d", "1", allow_pickle=True)
+    storage.submit([{"n": 1, "o": {1}}], "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     with pytest.raises(UnsupportedDataError, match=r"\['o'\] are pickled objects"):
         storage.export("d", "1", tmp_path / "out", format)
     assert not (tmp_path / "out").exists()

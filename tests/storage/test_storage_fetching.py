@@ -74,7 +74,7 @@ def test_a_read_only_storage_can_be_read_and_says_what_it_cannot(storage):
 
 
 def test_fetch_opens_at_once_and_a_missing_part_is_named(storage):
-    storage.submit(np.arange(100), "d", "1", part_bytes=400)
+    storage.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=400))
     part = min((Path(storage.location) / "d" / "parts").glob("*.mdb"))
     part.rename(part.with_suffix(".away"))
     with pytest.raises(CacheFormatError, match=f"{part.name} is missing; build the dataset again"):
@@ -107,7 +107,7 @@ def test_a_reference_pickles_small_however_large_its_spec(storage):
 
 
 def test_a_pickle_keeps_the_word_on_unpickling(storage):
-    storage.submit([{1}, None], "d", "1", allow_pickle=True)
+    storage.submit([{1}, None], "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     ref = pickle.loads(pickle.dumps(storage.fetch("d", "1", allow_pickle=True)))
     assert ref[0] == {1}
 
@@ -119,7 +119,7 @@ def test_progress_is_told_as_it_goes(storage, make):
     said = []
     source = make()
     total = len(source) if hasattr(source, "__len__") else None
-    storage.submit(source, "d", "1", progress=lambda *args: said.append(args))
+    storage.submit(source, "d", "1", build=yogadl.BuildOptions(progress=lambda *args: said.append(args)))
     records = [args[0] for args in said]
     assert records == sorted(records)
     assert records[-1] == 100
@@ -132,7 +132,7 @@ def test_an_error_of_the_callers_progress_ends_the_build(storage):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        storage.submit(np.arange(10), "d", "1", progress=stop)
+        storage.submit(np.arange(10), "d", "1", build=yogadl.BuildOptions(progress=stop))
     assert storage.datasets() == []
     storage.submit(np.arange(10), "d", "1")
 
@@ -140,14 +140,14 @@ def test_an_error_of_the_callers_progress_ends_the_build(storage):
 def test_progress_is_shown_by_wish_and_on_a_terminal_only(storage, monkeypatch, capsys):
     storage.submit(np.arange(10), "d", "1")
     assert capsys.readouterr().err == ""
-    storage.submit(np.arange(10), "d", "1", progress=True)
+    storage.submit(np.arange(10), "d", "1", build=yogadl.BuildOptions(progress=True))
     err = capsys.readouterr().err
     assert "building 'd' version '1'" in err
     assert "10 of 10 records" in err
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
-    storage.submit(np.arange(10), "d", "1", progress=False)
+    storage.submit(np.arange(10), "d", "1", build=yogadl.BuildOptions(progress=False))
     assert terminal.getvalue() == ""
 
 
@@ -169,7 +169,7 @@ from yogadl.storage._builds import build as _build
 
 _build._LOG_AFTER_S = 0.0
 data = [{"n": n} for n in range(5_000)]
-yogadl.open_storage(sys.argv[1]).submit(data, "d", "1", progress=eval(sys.argv[2]))
+yogadl.open_storage(sys.argv[1]).submit(data, "d", "1", build=yogadl.BuildOptions(progress=eval(sys.argv[2])))
 """
 
 

@@ -43,7 +43,7 @@ def files_of(storage, dataset_id="d"):
 @pytest.fixture
 def base(storage):
     """A storage with a version "1" of 97 records in several parts."""
-    storage.submit(records(0, 97), "d", "1", part_bytes=PART_BYTES)
+    storage.submit(records(0, 97), "d", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert storage.info("d", "1").parts > 3
     return storage
 
@@ -78,12 +78,18 @@ def check_whole(storage, version, count):
 )
 def test_any_chain_of_appends_is_as_if_built_at_once(tmp_path_factory, cuts, part_bytes, kind):
     storage = yogadl.open_storage(tmp_path_factory.mktemp("caches"))
-    storage.submit(records(0, 1), "d", "0", part_bytes=part_bytes)
+    storage.submit(records(0, 1), "d", "0", build=yogadl.BuildOptions(part_bytes=part_bytes))
     count = 1
     for number, more in enumerate(cuts):
         new = records(count, count + more)
         source = new if kind == "list" else iter(new)
-        storage.append(source, "d", str(number + 1), base_version=str(number), part_bytes=part_bytes)
+        storage.append(
+            source,
+            "d",
+            str(number + 1),
+            base_version=str(number),
+            build=yogadl.BuildOptions(part_bytes=part_bytes),
+        )
         count += more
     check_whole(storage, str(len(cuts)), count)
 
@@ -115,9 +121,9 @@ def test_what_many_build_is_appended_the_same(base, how):
     if "partitioned" in how:
         source = yogadl.partitioned([lambda: range(100, 130), lambda: [], lambda: range(130, 200)])
     with ThreadPoolExecutor(3) as engine:
-        options = {"engine": engine} if "engine" in how else {"workers": 2}
+        options = {"build": yogadl.BuildOptions(engine=engine)} if "engine" in how else {"workers": 2}
         base.append(source, "n", "2", base_version="1", **options)
-        base.compact("n", "3", base_version="2", **options)
+        base.compact("n", "2", "3", **options)
     base.submit(np.arange(200), "n", "whole")
     for version in ("2", "3"):
         base.verify("n", version)
@@ -186,7 +192,7 @@ def test_a_version_without_records_is_appended_to(storage):
     with pytest.raises(UnsupportedDataError, match="can't append to 'd' version '0'"):
         storage.append([{"x": "text"}], "d", "3", base_version="0")
     with pytest.raises(UnsupportedDataError, match="no records"):
-        storage.compact("d", "3", base_version="0")
+        storage.compact("d", "0", "3")
 
 
 # Refused.
@@ -266,7 +272,7 @@ def test_a_job_that_is_repeated_after_its_tag_was_moved_appends_nothing_twice(gr
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_what_was_compacted_since_under_another_name_is_not_appended_to_once_more(grown, goes_on):
-    grown.compact("d", "2 compact", base_version="2")
+    grown.compact("d", "2", "2 compact")
     if goes_on:
         grown.append(records(101, 105), "d", "3", base_version="2 compact")
     with pytest.raises(ConfigurationError, match="has all its records: it would have the new records twice"):
@@ -275,7 +281,7 @@ def test_what_was_compacted_since_under_another_name_is_not_appended_to_once_mor
 
 
 def test_a_version_that_was_not_appended_may_be_replaced_by_more_of_the_same(base):
-    base.compact("d", "other", base_version="1")
+    base.compact("d", "1", "other")
     base.append(records(97, 99), "d", "other", base_version="1")
     check_whole(base, "other", 99)
 
@@ -289,9 +295,12 @@ def test_a_damaged_version_is_appended_anew(grown):
 
 @pytest.mark.parametrize("verb", ["append", "compact"])
 def test_a_base_that_is_not_there_is_not_found(base, verb):
-    data = (records(0, 1),) if verb == "append" else ()
+    builds = {
+        "append": lambda: base.append(records(0, 1), "d", "8", base_version="7"),
+        "compact": lambda: base.compact("d", "7", "8"),
+    }
     with pytest.raises(DatasetNotFoundError, match=r"no 'd' version '7' .*\['1'\]"):
-        getattr(base, verb)(*data, "d", "8", base_version="7")
+        builds[verb]()
     assert base.versions("d") == ["1"]
     assert base.unfinished() == []
 
@@ -403,13 +412,19 @@ def test_an_interrupted_append_goes_on(base):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        base.append(Costly(), "d", "2", base_version="1", part_bytes=PART_BYTES, progress=stop)
+        base.append(
+            Costly(),
+            "d",
+            "2",
+            base_version="1",
+            build=yogadl.BuildOptions(part_bytes=PART_BYTES, progress=stop),
+        )
     assert base.unfinished()[0].version == "2"
     sealed = len(list(Path(base.location, "d").glob("builds/*/one/*.json")))
     base.delete("d", "1")
     base.undelete("d", "1")
     seen.clear()
-    base.append(Costly(), "d", "2", base_version="1", part_bytes=PART_BYTES)
+    base.append(Costly(), "d", "2", base_version="1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert sealed > 3
     # Parts have some ten records, all of which are looked at again.
     assert seen[-1] == 299
@@ -601,7 +616,7 @@ def test_many_appends_are_compacted_to_few_parts_with_the_same_records(base, wor
         base.append(
             records(90 + number * 4 - 1, 94 + number * 4 - 1), "d", str(number), base_version=str(number - 1)
         )
-    base.compact("d", "8c", base_version="8", workers=workers)
+    base.compact("d", "8", "8c", workers=workers)
     if workers == 1:  # several make a part each, of many shares
         assert base.info("d", "8c").parts == 1
     assert base.info("d", "8c").fingerprint == base.info("d", "8").fingerprint
@@ -610,7 +625,7 @@ def test_many_appends_are_compacted_to_few_parts_with_the_same_records(base, wor
 
 def test_a_version_is_compacted_in_place(base):
     ref = base.fetch("d", "1")
-    base.compact("d", "1", base_version="1")
+    base.compact("d", "1", "1")
     assert base.info("d", "1").parts == 1
     check_whole(base, "1", 97)
     assert ref.gather([96])["deep"][0].tolist() == [96]  # who had it open keeps it
@@ -618,7 +633,7 @@ def test_a_version_is_compacted_in_place(base):
 
 def test_a_compacted_version_continues_what_it_did_and_takes_its_cursors(base):
     base.append(records(97, 101), "d", "2", base_version="1")
-    base.compact("d", "2c", base_version="2")
+    base.compact("d", "2", "2c")
     cursor = iter(base.fetch("d", "2").stream(shuffle=True).batch(10)).state_dict()
     base.fetch("d", "2c").stream(shuffle=True, cursor=cursor)
     cursor = iter(base.fetch("d", "1").stream(shuffle=True).batch(10)).state_dict()
@@ -634,9 +649,11 @@ class Explodes:
 
 
 def test_pickled_fields_are_compacted_without_unpickling(storage):
-    storage.submit([{"o": Explodes(), "n": 1}], "d", "1", allow_pickle=True)
-    storage.append([{"o": {3}, "n": 2}], "d", "2", base_version="1", allow_pickle=True)
-    storage.compact("d", "3", base_version="2")
+    storage.submit([{"o": Explodes(), "n": 1}], "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
+    storage.append(
+        [{"o": {3}, "n": 2}], "d", "2", base_version="1", records=yogadl.RecordOptions(allow_pickle=True)
+    )
+    storage.compact("d", "2", "3")
     storage.verify("d", "3")
     assert storage.info("d", "3").fingerprint == storage.info("d", "2").fingerprint
     assert storage.fetch("d", "3", allow_pickle=True)[1] == {"o": {3}, "n": 2}
@@ -649,7 +666,7 @@ def test_what_is_damaged_is_not_compacted(base):
         content[position] ^= 1
     path.write_bytes(content)
     with pytest.raises(CacheFormatError):
-        base.compact("d", "2", base_version="1")
+        base.compact("d", "1", "2")
     assert base.versions("d") == ["1"]
 
 
@@ -659,7 +676,7 @@ def test_what_built_a_version_is_known_of_it_once_it_is_compacted(storage):
         return np.arange(count) ** 2
 
     squares(9)
-    storage.compact("n", "2", base_version="1")
+    storage.compact("n", "1", "2")
     assert storage.info("n", "2").builder["arguments"] == storage.info("n", "1").builder["arguments"]
     assert storage.info("n", "2").builder["compacts"] == "1"
     assert "their records are the same" in str(storage.explain("n", "1", "2"))

@@ -21,11 +21,11 @@ def trees(ref):
 
 @pytest.fixture
 def ref(storage):
-    return storage.submit(rows(VALUES), "d", "1", json="tree", part_bytes=600)
+    return storage.submit(rows(VALUES), "d", "1", json="tree", build=yogadl.BuildOptions(part_bytes=600))
 
 
 MADE = {
-    "compacted": lambda storage, ref: storage.compact("d", "2", base_version="1"),
+    "compacted": lambda storage, ref: storage.compact("d", "1", "2"),
     "as it was": lambda storage, ref: storage.recompress("d", "1", "2", codec=None),
     "submitted again": lambda storage, ref: storage.submit(ref, "e", "1"),
     "selected": lambda storage, ref: storage.submit(ref.select(range(COUNT)), "e", "1"),
@@ -72,17 +72,18 @@ def test_what_is_no_json_value_is_not_appended(storage, ref, value, says):
 AFAR = {
     "ranges": {"mirror": None},
     "checked ranges": {"mirror": None, "verify": "block"},
-    "a mirror": {},
-    "a small mirror": {"mirror_limit": 100_000, "mirror_fill": "always"},
+    "a mirror": {"mirror": "mirror"},
+    "a small mirror": {"mirror": yogadl.Mirror("mirror", limit=100_000, fill="always")},
 }
 
 
 @pytest.mark.parametrize("options", AFAR)
 @pytest.mark.parametrize("check", [False, True])
-def test_values_are_read_from_a_bucket(storage, ref, tmp_path, options, check):
+def test_values_are_read_from_a_bucket(storage, ref, tmp_path, options, check, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     bucket = f"file://{tmp_path / 'bucket'}"
     yogadl.storage.copy(storage, yogadl.open_storage(bucket, mirror=None), "d", "1")
-    afar = yogadl.open_storage(bucket, **{"mirror": tmp_path / "mirror", **AFAR[options]})
+    afar = yogadl.open_storage(bucket, **AFAR[options])
     found = afar.fetch("d", "1", check=check)
     assert found.fingerprint == ref.fingerprint
     loaders = [found.stream().batch(10), found.stream().batch(10).prefetch(2, workers=1)]

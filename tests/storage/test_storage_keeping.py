@@ -59,7 +59,7 @@ def test_folders_of_others_below_the_root_are_no_datasets(storage, days_go_by):
 
 def test_info_says_what_is_known(storage):
     before = time.time()
-    storage.submit({"x": np.zeros((100, 3))}, "team/d", "1", part_bytes=800)
+    storage.submit({"x": np.zeros((100, 3))}, "team/d", "1", build=yogadl.BuildOptions(part_bytes=800))
     info = storage.info("team/d", "1")
     assert (info.id, info.version, info.records, info.parts) == ("team/d", "1", 100, 4)
     assert info.spec == storage.fetch("team/d", "1").spec
@@ -90,11 +90,11 @@ def test_what_is_not_there_is_named_with_what_is(storage, method):
 
 
 def test_a_replaced_version_is_read_anew_and_old_references_keep_what_they_opened(storage):
-    storage.submit(np.arange(10), "d", "1", part_bytes=16)
+    storage.submit(np.arange(10), "d", "1", build=yogadl.BuildOptions(part_bytes=16))
     old = storage.fetch("d", "1")
     pickled = pickle.dumps(old)
     untouched = pickle.loads(pickled)
-    storage.submit(np.arange(100, 120), "d", "1", part_bytes=16)
+    storage.submit(np.arange(100, 120), "d", "1", build=yogadl.BuildOptions(part_bytes=16))
 
     assert storage.fetch("d", "1").gather(range(20)).tolist() == list(range(100, 120))
     for ref in (old, untouched, pickle.loads(pickled), pickle.loads(pickle.dumps(old))):
@@ -110,7 +110,7 @@ def test_a_replacing_build_that_fails_leaves_the_old_version(storage):
     storage.submit([1, 2], "d", "1")
     digest = storage.info("d", "1").digest
     with pytest.raises(ZeroDivisionError):
-        storage.submit((1 // (30 - n) for n in range(50)), "d", "1", part_bytes=8)
+        storage.submit((1 // (30 - n) for n in range(50)), "d", "1", build=yogadl.BuildOptions(part_bytes=8))
     assert storage.info("d", "1").digest == digest
     assert list(storage.fetch("d", "1")) == [1, 2]
 
@@ -145,8 +145,8 @@ def test_a_deleted_version_can_be_built_anew(storage):
 
 
 def test_prune_keeps_what_is_named_however_old(storage, days_go_by):
-    storage.submit(np.arange(100), "a", "1", part_bytes=80)
-    storage.submit(np.arange(100), "a/b", "1/2", part_bytes=80)
+    storage.submit(np.arange(100), "a", "1", build=yogadl.BuildOptions(part_bytes=80))
+    storage.submit(np.arange(100), "a/b", "1/2", build=yogadl.BuildOptions(part_bytes=80))
     days_go_by(1000)
     before = files(storage)
     assert storage.prune().files == ()
@@ -157,7 +157,7 @@ def test_prune_keeps_what_is_named_however_old(storage, days_go_by):
 
 
 def test_prune_keeps_what_is_trashed_until_the_grace_is_over(storage, days_go_by):
-    storage.submit(np.arange(100), "d", "1", part_bytes=80)
+    storage.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=80))
     days_go_by(1000)
     storage.delete("d", "1")
     assert storage.prune().files == ()
@@ -185,7 +185,7 @@ def test_the_grace_of_a_deleted_version_counts_from_its_deletion(storage, days_g
 
 
 def test_prune_removes_what_no_manifest_names_once_it_is_old(storage, days_go_by):
-    storage.submit(np.arange(100), "d", "1", part_bytes=400)
+    storage.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=400))
     kept = content(storage)
 
     class Broken:
@@ -198,7 +198,7 @@ def test_prune_removes_what_no_manifest_names_once_it_is_old(storage, days_go_by
             return 1.0 // (90 - number)
 
     with pytest.raises(ZeroDivisionError):
-        storage.submit(Broken(), "d", "2", part_bytes=80)
+        storage.submit(Broken(), "d", "2", build=yogadl.BuildOptions(part_bytes=80))
     left = content(storage) - kept
     assert any(name.endswith(".mdb") for name in left)
     assert storage.prune().files == ()
@@ -215,7 +215,7 @@ def test_prune_removes_what_no_manifest_names_once_it_is_old(storage, days_go_by
 @pytest.mark.parametrize("shared", [False, True])
 def test_parts_that_arrive_before_their_manifest_are_kept_whatever_time_they_bring(tmp_path, shared):
     there = yogadl.open_storage(tmp_path / "there")
-    there.submit(np.arange(100), "d", "1", part_bytes=400)
+    there.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=400))
     then = time.time() - 1000 * DAY_S
     for path in (tmp_path / "there").rglob("*"):
         os.utime(path, (then, then))
@@ -267,8 +267,8 @@ def test_what_was_half_put_anywhere_is_pruned_once_it_is_a_day_old(leased, tmp_p
 
 
 def test_prune_keeps_parts_that_another_version_shares(storage):
-    storage.submit(np.arange(100), "d", "1", part_bytes=80)
-    storage.submit(np.arange(110), "d", "2", part_bytes=80)
+    storage.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=80))
+    storage.submit(np.arange(110), "d", "2", build=yogadl.BuildOptions(part_bytes=80))
     storage.delete("d", "2")
     pruned = storage.prune(grace_s=0)
     assert sum(name.endswith(".mdb") for name in pruned.files) == 1
@@ -298,7 +298,7 @@ def test_prune_removes_nothing_of_a_dataset_that_is_being_built_and_says_so(stor
                 kept.append(n)
             yield n
 
-    storage.submit(source, "d", "1", part_bytes=80)
+    storage.submit(source, "d", "1", build=yogadl.BuildOptions(part_bytes=80))
     assert kept == [90]
     storage.verify("d", "1")
     assert caplog.messages == ["yogadl: skipped 'd': another process builds or prunes it"]

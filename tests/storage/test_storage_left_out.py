@@ -55,7 +55,7 @@ BROKEN = [(), (0,), (0, 1, 2), (COUNT - 1,), (17, 18, 63, 64, 200), range(6, 12)
 @pytest.mark.parametrize("broken", BROKEN, ids=repr)
 @pytest.mark.usefixtures("forked_workers")
 def test_records_that_can_t_be_read_are_left_out_and_listed(storage, broken, kind, workers):
-    storage.submit(kind(broken), "d", "1", on_error="skip", workers=workers)
+    storage.submit(kind(broken), "d", "1", records=yogadl.RecordOptions(on_error="skip"), workers=workers)
     ref = storage.fetch("d", "1")
     assert whole(ref) == kept(broken)
     if not broken:
@@ -77,7 +77,7 @@ class Differing(Files):
 
 @pytest.mark.parametrize("broken", [(), (0,), (1,), (0, 1, 3), (2, 8)], ids=repr)
 def test_all_records_that_can_be_read_decide_the_structure(storage, broken):
-    storage.submit(Differing(broken, 9), "d", "1", on_error="skip")
+    storage.submit(Differing(broken, 9), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     storage.submit([Differing((), 9)[n] for n in kept(broken, 9)], "d", "2")
     found, wanted = storage.fetch("d", "1"), storage.fetch("d", "2")
     assert (found.spec, found.fingerprint) == (wanted.spec, wanted.fingerprint)
@@ -92,16 +92,18 @@ def test_records_beside_those_that_can_t_be_read_are_read_once(storage, broken):
             calls[number] += 1
             return super().__getitem__(number)
 
-    storage.submit(Counted(()), "d", "1", on_error="skip")
+    storage.submit(Counted(()), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     usual = calls.copy()
     calls.clear()
-    storage.submit(Counted(broken), "d", "2", on_error="skip")
+    storage.submit(Counted(broken), "d", "2", records=yogadl.RecordOptions(on_error="skip"))
     assert [calls[number] for number in kept(broken)] == [usual[number] for number in kept(broken)]
 
 
 def test_the_version_is_the_same_with_any_number_of_workers(storage):
     for version, workers in (("1", 0), ("2", 1), ("3", 3)):
-        storage.submit(Files({5, 77}), "d", version, on_error="skip", workers=workers)
+        storage.submit(
+            Files({5, 77}), "d", version, records=yogadl.RecordOptions(on_error="skip"), workers=workers
+        )
     storage.submit([{"id": n, "x": np.full(3, n)} for n in kept({5, 77})], "d", "plain")
     assert len({storage.fetch("d", version).fingerprint for version in ("1", "2", "3", "plain")}) == 1
 
@@ -116,7 +118,7 @@ def test_records_of_a_reference_whose_function_raises_are_left_out(storage, brok
         return {"id": number}
 
     ref = yogadl.from_source(np.arange(COUNT)).map(decoded)
-    storage.submit(ref, "d", "1", on_error="skip", workers=workers)
+    storage.submit(ref, "d", "1", records=yogadl.RecordOptions(on_error="skip"), workers=workers)
     found = storage.fetch("d", "1")
     assert whole(found) == kept(broken)
     assert [each["index"] for each in found.metadata.get("left_out", {}).get("records", [])] == list(broken)
@@ -130,13 +132,15 @@ def test_pieces_of_records_that_raise_are_left_out(storage, broken):
         return [{"id": record, "piece": n} for n in range(1 + int(record) % 3)]
 
     ref = yogadl.from_source(np.arange(COUNT)).flat_map(pieces, count=lambda record: 1 + int(record) % 3)
-    storage.submit(ref, "d", "1", on_error="skip")
+    storage.submit(ref, "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     wanted = [(n, piece) for n in kept(broken) for piece in range(1 + n % 3)]
     found = storage.fetch("d", "1")
     assert [(int(record["id"]), int(record["piece"])) for record in found] == wanted
     assert found.metadata["left_out"]["count"] == sum(1 + n % 3 for n in broken)
     decoded = yogadl.from_source(np.arange(COUNT)).flat_map(lambda n: [n] * (1 + int(n) % 3))
-    storage.submit(decoded.map(lambda n: pieces(n)[0]), "d", "2", on_error="skip")
+    storage.submit(
+        decoded.map(lambda n: pieces(n)[0]), "d", "2", records=yogadl.RecordOptions(on_error="skip")
+    )
     assert whole(storage.fetch("d", "2")) == [n for n, _ in wanted]
 
 
@@ -151,16 +155,21 @@ def test_a_build_that_could_read_nothing_is_an_error(storage):
     with pytest.raises(
         UnsupportedDataError, match="none of 300 records can be read; the first: OSError: brok"
     ):
-        storage.submit(Files(range(COUNT)), "d", "1", on_error="skip")
+        storage.submit(Files(range(COUNT)), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
 
     def decoded(number):
         raise ValueError("truncated")
 
     with pytest.raises(StageError, match="truncated"):
-        storage.submit(yogadl.from_source(np.arange(9)).map(decoded), "d", "1", on_error="skip")
+        storage.submit(
+            yogadl.from_source(np.arange(9)).map(decoded),
+            "d",
+            "1",
+            records=yogadl.RecordOptions(on_error="skip"),
+        )
     ref = yogadl.from_source(np.arange(9)).map(decoded, spec=yogadl.from_source(np.arange(9)).spec)
     with pytest.raises(UnsupportedDataError, match="none of 9 records can be read: ValueError: truncated"):
-        storage.submit(ref, "d", "1", on_error="skip")
+        storage.submit(ref, "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     with pytest.raises(yogadl.errors.DatasetNotFoundError):
         storage.fetch("d", "1")
 
@@ -171,49 +180,64 @@ def test_a_record_that_does_not_fit_and_a_cache_that_is_damaged_are_never_left_o
             return {"id": "text"} if number == 7 else {"id": number}
 
     with pytest.raises(UnsupportedDataError, match="record 7"):
-        storage.submit(Odd(()), "d", "1", on_error="skip")
+        storage.submit(Odd(()), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
 
     class Huge(Files):
         def __getitem__(self, number):
             raise MemoryError
 
     with pytest.raises(MemoryError):
-        storage.submit(Huge(()), "d", "1", on_error="skip")
+        storage.submit(Huge(()), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
 
     def leave(number):
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        storage.submit(yogadl.from_source(np.arange(9)).map(leave, spec=3), "d", "1", on_error="skip")
+        storage.submit(
+            yogadl.from_source(np.arange(9)).map(leave, spec=3),
+            "d",
+            "1",
+            records=yogadl.RecordOptions(on_error="skip"),
+        )
 
 
 def test_an_appended_version_lists_those_of_both(storage):
-    storage.submit(Files({3}, 10), "d", "1", on_error="skip", metadata={"by": "us"})
-    storage.append(Files({0, 4}, 10), "d", "2", base_version="1", on_error="skip")
+    storage.submit(
+        Files({3}, 10),
+        "d",
+        "1",
+        records=yogadl.RecordOptions(on_error="skip"),
+        build=yogadl.BuildOptions(metadata={"by": "us"}),
+    )
+    storage.append(
+        Files({0, 4}, 10), "d", "2", base_version="1", records=yogadl.RecordOptions(on_error="skip")
+    )
     found = storage.fetch("d", "2").metadata
     assert found["by"] == "us"
     assert found["left_out"]["count"] == 3
     assert [(each["version"], each["index"]) for each in found["left_out"]["records"]] == [
         ("1", 3), ("2", 0), ("2", 4),
     ]  # fmt: skip
-    storage.append(Files((), 5), "d", "3", base_version="2", metadata={"by": "them"})
+    storage.append(
+        Files((), 5), "d", "3", base_version="2", build=yogadl.BuildOptions(metadata={"by": "them"})
+    )
     after = storage.fetch("d", "3").metadata
     assert after == {"by": "them", "left_out": found["left_out"]}
     with pytest.raises(ConfigurationError, match="builds keep 'left_out' themselves"):
-        storage.submit([1], "d", "4", metadata=after)
-    storage.compact("d", "5", base_version="3")
+        storage.submit([1], "d", "4", build=yogadl.BuildOptions(metadata=after))
+    storage.compact("d", "3", "5")
     assert storage.fetch("d", "5").metadata == after
 
 
 def test_a_copy_has_the_list_too(storage, tmp_path):
-    storage.submit(Files({3}), "d", "1", on_error="skip")
+    storage.submit(Files({3}), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     other = yogadl.open_storage(tmp_path / "other")
     copy(storage, other, "d", "1")
     assert other.fetch("d", "1").metadata["left_out"]["count"] == 1
 
 
 def test_cacheable_leaves_out_too(storage, caplog):
-    @storage.cacheable("d", "1", on_error="skip")
+    @storage.cacheable("d", "1", records=yogadl.RecordOptions(on_error="skip"))
     def files():
         return Files({2, 9})
 
@@ -230,12 +254,14 @@ def test_a_killed_build_goes_on(storage, tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().__getitem__(number)
 
-    child = fork(lambda: storage.submit(Deadly({7, 150, 290}), "d", "1", on_error="skip"))
+    child = fork(
+        lambda: storage.submit(Deadly({7, 150, 290}), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
+    )
     assert wait(child) == -signal.SIGKILL
     assert (tmp_path / "read-100").exists()
     for path in tmp_path.glob("read-*"):
         path.unlink()
-    storage.submit(Deadly({7, 150, 290}), "d", "1", on_error="skip")
+    storage.submit(Deadly({7, 150, 290}), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
     assert not (tmp_path / "read-100").exists()
     ref = storage.fetch("d", "1")
     assert whole(ref) == kept({7, 150, 290})
@@ -245,7 +271,9 @@ def test_a_killed_build_goes_on(storage, tmp_path):
 @pytest.mark.parametrize("count", [999, 1000, 1001])
 @pytest.mark.usefixtures("forked_workers")
 def test_a_thousand_are_listed(storage, count):
-    storage.submit(Files(range(1, count + 1), 1100), "d", "1", on_error="skip", workers=2)
+    storage.submit(
+        Files(range(1, count + 1), 1100), "d", "1", records=yogadl.RecordOptions(on_error="skip"), workers=2
+    )
     listed = storage.fetch("d", "1").metadata["left_out"]
     assert listed["count"] == count
     assert 0 < len(listed["records"]) <= min(count, 1000)
@@ -257,7 +285,13 @@ def test_a_thousand_are_listed(storage, count):
 def test_the_list_takes_the_room_that_the_users_metadata_leaves(storage, spare):
     given = {"text": ""}
     given["text"] = "x" * (MAX_METADATA_BYTES - len(json.dumps(given)) - spare)
-    storage.submit(Files({3, 4}), "d", "1", on_error="skip", metadata=given)
+    storage.submit(
+        Files({3, 4}),
+        "d",
+        "1",
+        records=yogadl.RecordOptions(on_error="skip"),
+        build=yogadl.BuildOptions(metadata=given),
+    )
     found = storage.fetch("d", "1").metadata
     assert found["left_out"]["count"] == 2
     assert len(found["left_out"]["records"]) == (2 if spare > 300 else 0)
@@ -278,7 +312,13 @@ def test_facts_of_another_kind_are_none(facts):
 
 
 def test_the_log_says_how_many(storage, capsys):
-    storage.submit(Files({3, 4}), "d", "1", on_error="skip", metadata={"by": "us"})
+    storage.submit(
+        Files({3, 4}),
+        "d",
+        "1",
+        records=yogadl.RecordOptions(on_error="skip"),
+        build=yogadl.BuildOptions(metadata={"by": "us"}),
+    )
     said = run_command(capsys, "log", "d", "-s", storage.location).out
     assert "left out 2 records that could not be read" in said
     assert '"by": "us"' in said
@@ -291,7 +331,7 @@ def test_an_error_names_the_record_by_its_number_among_all(storage, broken):
             return super().__getitem__(number) | {"t": None if number == 3 else 1}
 
     with pytest.raises(UnsupportedDataError, match=r"^record 3: field 't' is None"):
-        storage.submit(Odd(broken), "d", "1", on_error="skip")
+        storage.submit(Odd(broken), "d", "1", records=yogadl.RecordOptions(on_error="skip"))
 
 
 @pytest.mark.parametrize("kind", [Files, Batched])
@@ -302,4 +342,4 @@ def test_a_record_that_does_not_fit_is_named_by_its_number_among_all(storage, ki
 
     broken = (3, 1201, 1202, 1290, 1295)
     with pytest.raises(UnsupportedDataError, match=r"^record 1291: field 'x'"):
-        storage.submit(Late(broken, 1300), "d", "1", on_error="skip")
+        storage.submit(Late(broken, 1300), "d", "1", records=yogadl.RecordOptions(on_error="skip"))

@@ -21,7 +21,7 @@ def records():
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bucket")
     storage = yogadl.open_storage(folder)
-    storage.submit(records(), "set", "1", part_bytes=300)
+    storage.submit(records(), "set", "1", build=yogadl.BuildOptions(part_bytes=300))
     assert storage.info("set", "1").parts > 40
     return folder
 
@@ -46,7 +46,7 @@ def test_a_large_part_table_is_held_in_another_way_and_says_the_same(
     root, published, tmp_path, monkeypatch, way, over, checks
 ):
     set_constants(monkeypatch, LARGE_TABLE_BYTES=published.manifest.table_bytes + over)
-    url, options = root.as_uri(), {"mirror": tmp_path, "mirror_fill": "never"}
+    url, options = root.as_uri(), {"mirror": yogadl.Mirror(tmp_path, fill="never")}
     if way in ("a mirror", "a mirror in part"):
         yogadl.open_storage(url, mirror=tmp_path).fetch("set", "1")
     if way == "a mirror in part":
@@ -156,7 +156,7 @@ def test_the_store_is_waited_for_as_ever_where_the_mirror_has_the_manifest_but_n
 @pytest.mark.parametrize("what", ["missing", "cut short", "a link"])
 def test_a_part_of_a_folder_that_is_not_there_is_named_at_once(tmp_path, what):
     storage = yogadl.open_storage(tmp_path)
-    storage.submit(records(), "set", "1", part_bytes=300)
+    storage.submit(records(), "set", "1", build=yogadl.BuildOptions(part_bytes=300))
     part = sorted(tmp_path.rglob("*.mdb"))[7]
     content = part.read_bytes()
     part.unlink()

@@ -16,7 +16,9 @@ SHELL_BYTES = len(json.dumps({"text": ""}))
 @pytest.fixture
 def storage(tmp_path):
     storage = yogadl.open_storage(tmp_path / "caches")
-    storage.submit({"x": np.arange(7), "y": np.arange(7)}, "d", "1", metadata=CLASSES)
+    storage.submit(
+        {"x": np.arange(7), "y": np.arange(7)}, "d", "1", build=yogadl.BuildOptions(metadata=CLASSES)
+    )
     return storage
 
 
@@ -54,14 +56,14 @@ def test_a_version_made_of_another_keeps_it(storage, how):
     if how == "append":
         storage.append({"x": np.arange(3), "y": np.arange(3)}, "d", "2", base_version="1")
     else:
-        storage.compact("d", "2", base_version="1")
+        storage.compact("d", "1", "2")
     assert storage.fetch("d", "2").metadata == CLASSES
 
 
 @pytest.mark.parametrize("own", [{"a": 1}, {}])
 def test_an_appended_version_may_have_its_own(storage, own):
     new = {"x": np.arange(3), "y": np.arange(3)}
-    storage.append(new, "d", "2", base_version="1", metadata=own)
+    storage.append(new, "d", "2", base_version="1", build=yogadl.BuildOptions(metadata=own))
     assert storage.fetch("d", "2").metadata == own
     assert storage.fetch("d", "1").metadata == CLASSES
 
@@ -72,7 +74,7 @@ def test_an_export_has_it(storage, tmp_path):
 
 
 def test_workers_and_tasks_keep_it(storage):
-    storage.submit(np.arange(100), "d", "2", workers=2, metadata=CLASSES)
+    storage.submit(np.arange(100), "d", "2", workers=2, build=yogadl.BuildOptions(metadata=CLASSES))
     build = storage.begin("d", "3", source=np.arange(10), partitions=2)
     for number in range(2):
         build.write(number)
@@ -81,7 +83,7 @@ def test_workers_and_tasks_keep_it(storage):
 
 
 def test_a_cacheable_keeps_it(storage):
-    made = storage.cacheable("c", "1", metadata=CLASSES)(lambda: np.arange(3))
+    made = storage.cacheable("c", "1", build=yogadl.BuildOptions(metadata=CLASSES))(lambda: np.arange(3))
     assert made().metadata == made().metadata == CLASSES
 
 
@@ -97,10 +99,10 @@ def nested(levels):
     ],
 )
 def test_its_size_and_depth_are_limited(storage, most, says):
-    storage.submit(np.arange(3), "d", "2", metadata=most(0))
+    storage.submit(np.arange(3), "d", "2", build=yogadl.BuildOptions(metadata=most(0)))
     assert storage.fetch("d", "2").metadata == most(0)
     with pytest.raises(ConfigurationError, match=says):
-        storage.submit(np.arange(3), "d", "2", metadata=most(1))
+        storage.submit(np.arange(3), "d", "2", build=yogadl.BuildOptions(metadata=most(1)))
 
 
 def test_a_manifest_with_other_metadata_is_damaged(storage, tmp_path):

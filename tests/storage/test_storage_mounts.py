@@ -118,7 +118,7 @@ def test_a_network_file_system_is_named_in_one_warning_that_says_what_to_use(tmp
 def test_files_on_the_network_are_never_mapped(tmp_path, mount, monkeypatch, kind, maps):
     storage = yogadl.open_storage(tmp_path / "caches")
     records = [{"n": i, "text": "x" * (i % 5)} for i in range(100)]
-    storage.submit(records, "d", "1", part_bytes=500)
+    storage.submit(records, "d", "1", build=yogadl.BuildOptions(part_bytes=500))
     mount(kind)
     mapped = []
     original = rows_module.AddressRange

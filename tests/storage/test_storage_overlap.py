@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from inside import CacheWriter
 
+import yogadl
 from yogadl.errors import UnsupportedDataError
 
 CHUNKS = 1, 1 + 16, 1 + 16 + 256  # after so many records, small ones, one is handed on
@@ -36,7 +37,7 @@ def test_the_next_records_are_read_while_those_before_are_written(built, writing
             yield {"x": np.full(number % 3, number), "o": {number}}
         writing_waits.release()
 
-    ref = built(records, allow_pickle=True)
+    ref = built(records, records=yogadl.RecordOptions(allow_pickle=True))
     assert [record["x"].tolist() for record in ref] == [[number] * (number % 3) for number in range(300)]
 
 
@@ -49,7 +50,10 @@ def test_an_object_is_stored_as_it_was_when_it_was_read(built, writing_waits):
         yield {"o": value}
         writing_waits.release()
 
-    assert [record["o"] for record in built(records, allow_pickle=True)] == [{0}, {0, 1}]
+    assert [record["o"] for record in built(records, records=yogadl.RecordOptions(allow_pickle=True))] == [
+        {0},
+        {0, 1},
+    ]
 
 
 @pytest.mark.parametrize("bad", [*CHUNKS, 299])
@@ -69,4 +73,4 @@ def test_what_the_source_raises_while_records_are_written_is_what_is_told(built,
         raise ConnectionResetError("gone")
 
     with pytest.raises(ConnectionResetError, match="gone"):
-        built(records, allow_pickle=True)
+        built(records, records=yogadl.RecordOptions(allow_pickle=True))

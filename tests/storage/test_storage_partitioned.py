@@ -61,7 +61,7 @@ def test_any_executor_builds_the_same_cache(storage, log, expected, make, kind):
         "list": rows,
     }[kind]
     with make(2) as engine:
-        storage.submit(source, "d", "1", engine=engine)
+        storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=engine))
     ref = storage.fetch("d", "1")
     assert ref.fingerprint == expected
     assert records_of(ref) == list(range(41))
@@ -78,7 +78,7 @@ def test_of_an_executor_only_submit_is_used_and_what_it_is_given_is_small(storag
 
     engine = Engine()
     data = np.arange(64 * 10_000).reshape(64, 10_000)
-    storage.submit(data, "d", "1", engine=engine)
+    storage.submit(data, "d", "1", build=yogadl.BuildOptions(engine=engine))
     assert np.array_equal(storage.fetch("d", "1").gather(range(64)), data)
     assert len(engine.sent) == 64
     assert max(engine.sent) < 2 * data[0].nbytes
@@ -90,7 +90,7 @@ def test_an_engine_whose_tasks_are_no_futures_of_python_is_refused(storage):
             return object()
 
     with pytest.raises(ConfigurationError, match=r"this Client did not .* pass client\.get_executor"):
-        storage.submit([1, 2], "d", "1", engine=Client())
+        storage.submit([1, 2], "d", "1", build=yogadl.BuildOptions(engine=Client()))
     assert storage.datasets() == []
     storage.submit([1, 2], "d", "1")
     assert storage.unfinished() == []
@@ -104,7 +104,7 @@ def test_without_workers_this_process_reads(storage, workers):
     source = yogadl.from_source(range(3)).map(process)
     storage.submit(source, "d", "1", workers=workers)
     storage.append(source, "d", "2", base_version="1", workers=workers)
-    storage.compact("d", "3", base_version="2", workers=workers)
+    storage.compact("d", "2", "3", workers=workers)
     made = storage.cacheable("d", "4", workers=workers)(lambda: source)()
     for ref in (storage.fetch("d", "3"), made):
         assert set(ref.gather(range(len(ref)))["process"]) == {os.getpid()}
@@ -174,7 +174,12 @@ def test_the_error_of_a_source_that_was_sent_names_its_file_and_line(storage, en
     line = read.__code__.co_firstlineno + 1
     source = yogadl.partitioned.of(range(2), read)
     with ThreadPoolExecutor(1) as threads, pytest.raises(LookupError) as caught:
-        storage.submit(source, "d", "1", **({"workers": 2} if engine == "workers" else {"engine": threads}))
+        storage.submit(
+            source,
+            "d",
+            "1",
+            **({"workers": 2} if engine == "workers" else {"build": yogadl.BuildOptions(engine=threads)}),
+        )
     assert f'File "{__file__}", line {line}, in read' in "".join(traceback.format_exception(caught.value))
 
 
@@ -187,7 +192,7 @@ def test_what_does_not_pickle_is_refused_with_what_to_do(storage):
         ThreadPoolExecutor(1) as engine,
         pytest.raises(ConfigurationError, match=r"to an engine's tasks, .* Leave the engine out"),
     ):
-        storage.submit(source, "d", "1", engine=engine)
+        storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=engine))
     storage.submit(source, "d", "1")
 
 

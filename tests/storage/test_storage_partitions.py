@@ -126,7 +126,7 @@ def test_a_receipt_names_a_part_in_one_form_whoever_writes_it(storage):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        storage.submit({"n": np.arange(3)}, "d", "1", progress=stop)
+        storage.submit({"n": np.arange(3)}, "d", "1", build=yogadl.BuildOptions(progress=stop))
     storage.begin("d", "1", partitions=2).write(0, {"n": np.arange(3)})
     builds = Path(storage.location) / "d/builds"
     alone, partition = (next(builds.glob(name)) for name in ("*/one/*.json", "*/run-*/*.json"))
@@ -271,7 +271,9 @@ def test_progress_and_part_size_are_a_partitions_own(storage):
 
 def test_several_workers_read_a_source_and_report(storage):
     said = []
-    storage.submit(rows(25), "d", "1", workers=3, progress=lambda *args: said.append(args))
+    storage.submit(
+        rows(25), "d", "1", workers=3, build=yogadl.BuildOptions(progress=lambda *args: said.append(args))
+    )
     assert numbers(storage.fetch("d", "1")) == list(range(25))
     assert [records for records, _, _ in said] == sorted(records for records, _, _ in said)
     assert said[-1][:2] == (25, 25)
@@ -280,7 +282,9 @@ def test_several_workers_read_a_source_and_report(storage):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_the_end_all_partitions_are_said_to_be_done(storage, capsys, workers):
     parts = [functools.partial(rows, 7), functools.partial(rows, 0), functools.partial(rows, 9)]
-    storage.submit(yogadl.partitioned(parts), "d", "1", workers=workers, progress=True)
+    storage.submit(
+        yogadl.partitioned(parts), "d", "1", workers=workers, build=yogadl.BuildOptions(progress=True)
+    )
     assert "3 of 3 partitions" in capsys.readouterr().err.splitlines()[-1]
 
 

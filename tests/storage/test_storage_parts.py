@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trees import assert_same
 
+import yogadl
 from yogadl import Leaf
 from yogadl.errors import UnsupportedDataError
 
@@ -49,7 +50,7 @@ def test_a_shape_found_to_vary_late_fails_no_build(built, name, turn, part_bytes
     early, late, shape = LATE[name]
     values = early * turn + late * 3 + early * 2
     records = [{"n": n, "v": value} for n, value in enumerate(values)]
-    ref = built(records, part_bytes=part_bytes)
+    ref = built(records, build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert ref.spec.fields[1].leaf.shape == shape
     if turn < 100:
         assert_reads(ref, records)
@@ -62,7 +63,9 @@ def test_a_shape_found_to_vary_late_fails_no_build(built, name, turn, part_bytes
 
 def test_a_field_stored_fixed_in_early_parts_and_varying_in_later_ones_gathers_in_one_batch(built):
     rows = [np.full(3, k, np.int16) for k in range(60)] + [np.full(k % 5, k, np.int16) for k in range(60, 90)]
-    ref = built(iter([{"x": row, "n": k} for k, row in enumerate(rows)]), part_bytes=100)
+    ref = built(
+        iter([{"x": row, "n": k} for k, row in enumerate(rows)]), build=yogadl.BuildOptions(part_bytes=100)
+    )
     order = np.random.default_rng(0).permutation(90)
     batch = ref.gather(order)
     assert batch["n"].tolist() == order.tolist()
@@ -74,7 +77,7 @@ def test_a_field_stored_fixed_in_early_parts_and_varying_in_later_ones_gathers_i
     ("part_bytes", "sizes"), [(80, {10}), (88, {11, 1}), (1, {1}), (8, {1}), (10**9, {100})]
 )
 def test_a_part_holds_what_fits(storage, part_bytes, sizes):
-    storage.submit(np.arange(100), "d", "1", part_bytes=part_bytes)
+    storage.submit(np.arange(100), "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
     ref = storage.fetch("d", "1")
     assert ref.gather(range(99, -1, -1)).tolist() == list(range(99, -1, -1))
     parts = storage.info("d", "1").parts
@@ -83,7 +86,9 @@ def test_a_part_holds_what_fits(storage, part_bytes, sizes):
 
 def test_parts_of_unequal_size_are_found_by_search(built):
     values = [b"x" * ((k * 7919) % 300) for k in range(200)]
-    ref = built([{"b": value, "n": k} for k, value in enumerate(values)], part_bytes=500)
+    ref = built(
+        [{"b": value, "n": k} for k, value in enumerate(values)], build=yogadl.BuildOptions(part_bytes=500)
+    )
     order = np.random.default_rng(0).permutation(200)
     batch = ref.gather(order)
     assert batch["n"].tolist() == order.tolist()
@@ -91,13 +96,13 @@ def test_parts_of_unequal_size_are_found_by_search(built):
 
 
 def test_a_record_larger_than_a_part_has_a_part_of_its_own(storage):
-    storage.submit([b"x", b"y" * 5000, b"z"], "d", "1", part_bytes=100)
+    storage.submit([b"x", b"y" * 5000, b"z"], "d", "1", build=yogadl.BuildOptions(part_bytes=100))
     assert list(storage.fetch("d", "1")) == [b"x", b"y" * 5000, b"z"]
     assert storage.info("d", "1").parts == 3
 
 
 def test_parts_of_the_same_bytes_are_one_file(storage):
-    storage.submit(np.zeros(1000), "d", "1", part_bytes=800)
+    storage.submit(np.zeros(1000), "d", "1", build=yogadl.BuildOptions(part_bytes=800))
     assert storage.info("d", "1").parts == 10
     assert len(list((Path(storage.location) / "d" / "parts").glob("*.mdb"))) == 1
     ref = storage.fetch("d", "1")
@@ -106,8 +111,8 @@ def test_parts_of_the_same_bytes_are_one_file(storage):
 
 
 def test_versions_share_the_parts_they_have_in_common(storage):
-    storage.submit(np.arange(1000), "d", "1", part_bytes=800)
-    storage.submit(np.arange(1100), "d", "2", part_bytes=800)
+    storage.submit(np.arange(1000), "d", "1", build=yogadl.BuildOptions(part_bytes=800))
+    storage.submit(np.arange(1100), "d", "2", build=yogadl.BuildOptions(part_bytes=800))
     assert (
         len(list((Path(storage.location) / "d" / "parts").glob("*.mdb")))
         == storage.info("d", "2").parts
@@ -155,18 +160,22 @@ def in_partitions(storage, partitions, version, part_bytes=None, order=None):
 
 WAYS = {
     "arrays": lambda s: s.submit(COLUMNS, "same", "1"),
-    "arrays in tiny parts": lambda s: s.submit(COLUMNS, "same", "1", part_bytes=1),
-    "arrays in parts": lambda s: s.submit(COLUMNS, "same", "1", part_bytes=7000),
+    "arrays in tiny parts": lambda s: s.submit(COLUMNS, "same", "1", build=yogadl.BuildOptions(part_bytes=1)),
+    "arrays in parts": lambda s: s.submit(COLUMNS, "same", "1", build=yogadl.BuildOptions(part_bytes=7000)),
     "a list": lambda s: s.submit(RECORDS, "same", "1"),
     "an iterator": lambda s: s.submit(iter(RECORDS), "same", "1"),
-    "an iterator in parts": lambda s: s.submit(iter(RECORDS), "same", "1", part_bytes=3000),
+    "an iterator in parts": lambda s: s.submit(
+        iter(RECORDS), "same", "1", build=yogadl.BuildOptions(part_bytes=3000)
+    ),
     "a generator function": lambda s: s.submit(generate, "same", "1"),
     "random access": lambda s: s.submit(Items(RECORDS), "same", "1"),
     "one partition": lambda s: in_partitions(s, 1, "1"),
     "three partitions": lambda s: in_partitions(s, 3, "1", 5000),
     "seven partitions, last first": lambda s: in_partitions(s, 7, "1", order=range(6, -1, -1)),
     "two workers": lambda s: s.submit(RECORDS, "same", "1", workers=2),
-    "two workers over arrays": lambda s: s.submit(COLUMNS, "same", "1", workers=2, part_bytes=9000),
+    "two workers over arrays": lambda s: s.submit(
+        COLUMNS, "same", "1", workers=2, build=yogadl.BuildOptions(part_bytes=9000)
+    ),
 }
 
 
@@ -243,7 +252,12 @@ def test_a_spec_is_what_the_records_are(built):
 
 def test_nothing_is_published_if_a_late_record_cant_be_stored(storage):
     with pytest.raises(UnsupportedDataError, match="record 30: field 'x' is None"):
-        storage.submit(({"x": 1 if n < 30 else None} for n in range(50)), "d", "1", part_bytes=8)
+        storage.submit(
+            ({"x": 1 if n < 30 else None} for n in range(50)),
+            "d",
+            "1",
+            build=yogadl.BuildOptions(part_bytes=8),
+        )
     assert storage.datasets() == []
     storage.submit([{"x": 1}], "d", "1")
     assert len(storage.fetch("d", "1")) == 1

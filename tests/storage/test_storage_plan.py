@@ -30,7 +30,7 @@ def url(tmp_path_factory):
         }
         for number in range(COUNT)
     )
-    yogadl.open_storage(folder).submit(records, "set", "1", part_bytes=2_100_000)
+    yogadl.open_storage(folder).submit(records, "set", "1", build=yogadl.BuildOptions(part_bytes=2_100_000))
     return folder.as_uri()
 
 
@@ -206,7 +206,7 @@ def test_a_plan_says_what_a_mirror_takes(url, tmp_path, monkeypatch):
     locality = ref.locality()
     plan = ref.stream(shuffle=True, num_shards=2).plan()
     assert plan.chosen == "mirror"
-    assert plan.why == "mirror_fill='auto', and this process reads 50% of it an epoch"
+    assert plan.why == "Mirror(fill='auto'), and this process reads 50% of it an epoch"
     mirror = plan.way("mirror")
     assert (mirror.requests, mirror.bytes, mirror.disk_bytes) == (
         locality.parts,
@@ -214,9 +214,12 @@ def test_a_plan_says_what_a_mirror_takes(url, tmp_path, monkeypatch):
         locality.bytes,
     )
     assert ref.stream(num_shards=3).plan().chosen == "ranges"
-    assert fetched(url, mirror=tmp_path, mirror_fill="always").stream(num_shards=3).plan().chosen == "mirror"
-    never = fetched(url, mirror=tmp_path, mirror_fill="never").stream().plan()
-    assert (never.chosen, never.why) == ("ranges", "mirror_fill='never'")
+    assert (
+        fetched(url, mirror=yogadl.Mirror(tmp_path, fill="always")).stream(num_shards=3).plan().chosen
+        == "mirror"
+    )
+    never = fetched(url, mirror=yogadl.Mirror(tmp_path, fill="never")).stream().plan()
+    assert (never.chosen, never.why) == ("ranges", "Mirror(fill='never')")
     assert ref.locality().parts_here == 0
     assert ref.locality().ranges == 0
 
@@ -236,14 +239,14 @@ def test_what_is_here_in_part_is_counted_in_part(url, tmp_path):
     fetched(url, mirror=tmp_path)
     for part in sorted(tmp_path.rglob("*.mdb"))[::2]:
         part.unlink()
-    ref = fetched(url, mirror=tmp_path, mirror_fill="never")
+    ref = fetched(url, mirror=yogadl.Mirror(tmp_path, fill="never"))
     planned, made = planned_and_made(ref, ref.fields(*FIXED).stream(shuffle=True).batch(32))
     assert planned == made
     assert ref.stream().plan().way("mirror").bytes == ref.locality().bytes - ref.locality().bytes_here
 
 
 def test_a_plan_says_requests_a_second_and_a_price(url):
-    ref = fetched(url, prices=yogadl.Prices(per_1000_requests=4, per_gb=1000))
+    ref = fetched(url, limits=yogadl.Limits(prices=yogadl.Prices(per_1000_requests=4, per_gb=1000)))
     loader = ref.fields("image").stream(shuffle=True).batch(32)
     plan = loader.plan(records_per_s=COUNT / 10)
     way = plan.way("ranges")
@@ -293,11 +296,11 @@ def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
 
 def test_reading_ends_where_it_would_cost_more_than_was_allowed(url):
     prices = yogadl.Prices(per_1000_requests=1000, per_gb=1e9 / 2000)  # a dollar each, and a dollar an image
-    ref = fetched(url, max_price=8.5, prices=prices).fields("image")
+    ref = fetched(url, limits=yogadl.Limits(price=8.5, prices=prices)).fields("image")
     for number in (100, 700, 1500, 2000):
         ref[number]
     with pytest.raises(
-        SpendingError, match=r"4 requests .* 8\.0 kB received, which is max_price: raise max_pri"
+        SpendingError, match=r"4 requests .* 8\.0 kB received, which is the limit: raise Limits.price="
     ):
         ref[2500]
 

@@ -20,7 +20,7 @@ def documents(most):
 
 def submitted(tmp_path, most, **options):
     yogadl.open_storage(tmp_path / "caches").submit(
-        documents(most), "set", "1", part_bytes=700_000, **options
+        documents(most), "set", "1", build=yogadl.BuildOptions(part_bytes=700_000), **options
     )
 
 

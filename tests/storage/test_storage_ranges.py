@@ -29,6 +29,7 @@ from inside import (
 )
 from processes import in_fork, wait_until
 
+import yogadl
 from yogadl.errors import CacheFormatError, SpendingError, StorageError
 
 SIZES = np.array([3 * PAGE_BYTES + 17, 5, PAGE_BYTES, 2 * PAGE_BYTES - 1])
@@ -408,15 +409,13 @@ def test_an_interpreter_ends_under_requests(daemon):
 
 def test_requests_that_were_allowed_are_made_and_no_more():
     store = Store()
-    spending = Spending(max_requests=3)
+    spending = Spending(yogadl.Limits(requests=3))
     ranges = store.ranges(spending)
     check(ranges, store, [(0, 0, 9), (0, 10_000, 9), (2, 0, 9)])
-    with pytest.raises(
-        SpendingError, match=r"3 requests were made, which is max_requests, and 27 B received"
-    ):
+    with pytest.raises(SpendingError, match=r"3 requests were made, which is the limit, and 27 B received"):
         check(ranges, store, [(0, 0, 9)])
     assert len(store.asked) == 3
-    with pytest.raises(OSError, match="raise max_requests"):
+    with pytest.raises(OSError, match=r"raise Limits\(requests=\.\.\.\)"):
         check(store.ranges(spending), store, [(0, 0, 9)])  # another cache of the same storage
 
 
@@ -424,7 +423,7 @@ def test_no_more_requests_are_made_a_second_than_are_allowed(monkeypatch):
     now, slept = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", slept.append)
-    spending = Spending(max_requests_per_s=4)
+    spending = Spending(yogadl.Limits(requests_per_s=4))
     for _ in range(3):
         spending.take_request()
     now[0] += 10

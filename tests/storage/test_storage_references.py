@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+import yogadl
 from yogadl.errors import ConfigurationError, DatasetNotFoundError
 
 
@@ -19,9 +20,9 @@ def assert_same(ref, fetched):
 
 def test_what_builds_returns_what_fetch_returns(storage):
     made = [
-        storage.submit(np.arange(7), "d", "1", metadata={"by": "me"}),
+        storage.submit(np.arange(7), "d", "1", build=yogadl.BuildOptions(metadata={"by": "me"})),
         storage.append(np.arange(7, 11), "d", "2", base_version="1"),
-        storage.compact("d", "3", base_version="2"),
+        storage.compact("d", "2", "3"),
         storage.recompress("d", "3", "4", codec=None),
     ]
     for number, ref in enumerate(made, 1):
@@ -71,9 +72,9 @@ def test_a_reference_to_what_was_pruned_says_so_at_the_first_read(storage):
 
 def test_pickled_fields_are_read_where_the_call_has_allowed_it(storage):
     records = [{"x": {1, n}} for n in range(3)]
-    ref = storage.submit(records, "d", "1", allow_pickle=True)
+    ref = storage.submit(records, "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     assert ref[2] == {"x": {1, 2}}
-    compacted = storage.compact("d", "2", base_version="1")
+    compacted = storage.compact("d", "1", "2")
     assert compacted.fingerprint == ref.fingerprint
     with pytest.raises(ConfigurationError, match="allow_pickle=True"):
         compacted.gather([0])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import LeasePolicy, RetryPolicy, open_bucket
+from inside import Lease, RetryPolicy, open_bucket
 
 import yogadl
 from yogadl.errors import ConfigurationError
@@ -39,22 +39,44 @@ def planned(_, options):
     return yogadl.from_source([1]).stream().plan(**options)
 
 
+METADATA, PARTS = yogadl.BuildOptions(metadata={"a": 1}), yogadl.BuildOptions(part_bytes=9)
+NO_USE = [
+    lambda s: s.compact("d", "1", "2", build=METADATA),
+    lambda s: s.recompress("d", "1", "2", codec=None, build=METADATA),
+    lambda s: s.refresh("d", "1", "2", build=METADATA),
+    lambda s: s.refresh("d", "1", "2", build=PARTS),
+    lambda s: s.adopt("x", "d", "1", build=PARTS),
+    lambda s: s.append([1], "d", "2", base_version="1", records=yogadl.RecordOptions(spec={"a": 1})),
+    lambda s: s.begin("d", "1", partitions=1, records=yogadl.RecordOptions(on_error="skip")),
+]
+
 # What is called with each of some values, and what the error says.
 CALLS = {
-    "part_bytes": (lambda s, v: s.submit([1], "d", "1", part_bytes=v),
+    "part_bytes": (lambda s, v: s.submit([1], "d", "1", build=yogadl.BuildOptions(part_bytes=v)),
         [0, -1, 1.5, "1 GB", True], "part_bytes must be a positive number of bytes"),
-    "part_bytes of a decorator": (lambda s, v: s.cacheable("d", "1", part_bytes=v), [0], "part_bytes must"),
+    "build": (lambda s, v: s.cacheable("d", "1", build=v),
+        [0, {}, yogadl.RecordOptions()], r"build must be yogadl\.BuildOptions\(\.\.\.\), not "),
+    "records": (lambda s, v: s.begin("d", "1", partitions=1, records=v),
+        [0, {}, yogadl.BuildOptions()], r"records must be yogadl\.RecordOptions\(\.\.\.\), not "),
+    "allow_pickle": (lambda _, v: yogadl.RecordOptions(allow_pickle=v),
+        [1, None], "allow_pickle must be True or False"),
+    "check_space": (lambda _, v: yogadl.BuildOptions(check_space=v),
+        [1, None], "check_space must be True or False"),
+    "what a method has no use for": (lambda s, v: v(s),
+        NO_USE, "has no use for .* of yogadl.*: leave it out"),
     "workers": (lambda s, v: s.submit([1, 2], "d", "1", workers=v),
         [-1, 1.5, "2", None, True], "workers must be a whole number of at least 0, not "),
     "workers of a decorator": (lambda s, v: s.cacheable("d", "1", workers=v),
         [-1, 1.5, True], "workers must"),
-    "engine": (lambda s, v: s.submit([1, 2], "d", "1", engine=v),
+    "engine": (lambda s, v: s.submit([1, 2], "d", "1", build=yogadl.BuildOptions(engine=v)),
         ["spark", 3, object()], 'engine must be "ray", or an executor'),
-    "engine and workers": (lambda s, v: s.submit([1, 2], "d", "1", engine=ENGINE, workers=v),
+    "engine and workers": (
+        lambda s, v: s.submit([1, 2], "d", "1", build=yogadl.BuildOptions(engine=ENGINE), workers=v),
         [2], "leave out workers, or engine"),
     "workers for what is read in order": (lambda s, v: s.submit(v, "d", "1", workers=2),
         in_order(), r"workers, an engine and tasks need a source .* with __len__ and .*yogadl\.partitioned"),
-    "an engine for what is read in order": (lambda s, v: s.submit(v, "d", "1", engine=ENGINE),
+    "an engine for what is read in order": (
+        lambda s, v: s.submit(v, "d", "1", build=yogadl.BuildOptions(engine=ENGINE)),
         in_order(), r"workers, an engine and tasks need a source .* with __len__ and .*yogadl\.partitioned"),
     "partitions": (lambda s, v: s.begin("d", "1", partitions=v),
         [0, -1, 1.5, "3", True, None], "partitions must be a positive integer"),
@@ -78,11 +100,12 @@ CALLS = {
     "paths in no list": (lambda _, v: yogadl.partitioned.of(v, len), ["a.csv", 7], "give a list of paths"),
     "read": (lambda _, v: yogadl.partitioned.of(["a.csv"], v), ["b"], "read must be a function"),
     "a misspelt option": (lambda s, v: getattr(s, v[0])(*v[1:], "d", "1", alow_pickle=True),
-        [("submit", [1]), ("fetch",), ("cacheable",)], r"did you mean allow_pickle="),
+        [("submit", [1]), ("fetch",), ("cacheable",)], r"(did you mean allow_pickle=|it has )"),
     "an option that is unknown": (lambda s, v: s.cached([1], "d", **v), [{"worker": 2}], "worker"),
-    "on_error": (lambda s, v: s.submit([1], "d", "1", on_error=v),
+    "on_error": (lambda _, v: yogadl.RecordOptions(on_error=v),
         ["substitute"], 'on_error must be "raise" or "skip"'),
-    "on_error of what is not read one by one": (lambda s, v: s.submit(v, "d", "1", on_error="skip"),
+    "on_error of what is not read one by one": (
+        lambda s, v: s.submit(v, "d", "1", records=yogadl.RecordOptions(on_error="skip")),
         [*in_order()[::2], np.arange(3), {"a": np.arange(3)}, yogadl.partitioned([lambda: [1, 2]])],
         'on_error="skip" needs records that are read one by one'),
     "ids": (lambda s, v: getattr(s, v[0])(v[1], "1"), itertools.product(NAMED, NAMES), "dataset id"),
@@ -92,7 +115,7 @@ CALLS = {
     "ids of partitions": (lambda s, v: s.begin(v, "1", partitions=1), NAMES, "dataset id"),
     "ids of lists": (lambda s, v: s.versions(v), NAMES, "dataset id"),
     "ids of what is cached": (lambda s, v: s.cached(range(3), v), NAMES, "dataset id"),
-    **{s: (lambda s, v: s.submit([1], "d", "1", metadata=v), [given], s) for given, s in NOT_JSON},
+    **{s: (lambda _, v: yogadl.BuildOptions(metadata=v), [given], s) for given, s in NOT_JSON},
     "location": (lambda _, v: yogadl.open_storage(v), [""], "location of a storage"),
     "scheme": (lambda _, v: yogadl.open_storage(v), ["ftp://host/x"], "ftp://"),
     "almost a scheme": (lambda _, v: yogadl.open_storage(v), ["s3x://b"], "s3x://"),
@@ -103,26 +126,30 @@ CALLS = {
         ["s3://bucket/a/../b", "gs://bucket/a//b"], "name"),
     "options of a bucket": (lambda _, v: open_bucket(v, speed=1, colour="red"),
         ["s3://bucket", "gs://bucket", "file:///folder"], "colour, speed: no option of .*it takes"),
-    "options without a mirror": (at_bucket,
-        [{"mirror": None, "mirror_limit": "5GB"}, {"mirror": None, "mirror_fill": "always"}],
-        "mirror=None keeps nothing"),
-    "mirror_fill": (at_bucket,
-        [{"mirror_fill": "sometimes"}], "'auto', 'always' or 'never', not 'sometimes'"),
+    "options without a mirror": (lambda _, v: yogadl.Mirror(None, **v),
+        [{"limit": "5GB"}, {"fill": "always"}], r"Mirror\(None\) keeps nothing"),
+    "when a mirror is filled": (lambda _, v: yogadl.Mirror(fill=v),
+        ["sometimes"], "'auto', 'always' or 'never', not 'sometimes'"),
+    "the size of a mirror": (lambda _, v: yogadl.Mirror(limit=v), ["much", 0, -1], "give a size"),
+    "mirror": (at_bucket, [{"mirror": 5}], "Mirror: path must be a folder, 'auto' or None, not 5"),
     "verify": (at_bucket,
         [{"verify": value} for value in ("blocks", True, "", 0, ["block"])],
         "verify must be None or 'block', not"),
-    "max_requests": (at_bucket,
-        [{"max_requests": v} for v in (0, -1, True, "5")], "max_requests must be a number above 0, n"),
-    "max_requests_per_s": (at_bucket,
-        [{"max_requests_per_s": v} for v in (0, -1, True, "5")], "max_requests_per_s must be a number"),
-    "max_price without prices": (at_bucket,
-        [{"max_price": 7}], "no price is known of this store; pass prices="),
-    "max_price": (at_bucket,
-        [{"max_price": 0, "prices": yogadl.Prices(1)}], "max_price must be a number above 0"),
-    "prices": (at_bucket, [{"prices": 0.1}], r"prices must be yogadl\.Prices"),
+    "limits": (at_bucket, [{"limits": 5}], r"limits must be yogadl\.Limits\(\.\.\.\), not 5"),
+    **{f"Limits: {name}": (lambda _, v: yogadl.Limits(**v),
+        [{name: value} for value in (0, -1, True, "5")], f"Limits: {name} must be a number above 0, not ")
+        for name in ("requests", "requests_per_s", "price")},
+    "a price without prices": (at_bucket,
+        [{"limits": yogadl.Limits(price=7)}], "no price is known of this store; pass prices="),
+    "prices": (lambda _, v: yogadl.Limits(prices=v), [0.1], r"Limits: prices must be yogadl\.Prices"),
+    "lease": (at_bucket, [{"lease": 5}], r"lease must be yogadl\.Lease\(\.\.\.\), not 5"),
     "options of buckets for a folder": (at_folder,
-        [{name: 1} for name in ("mirror", "mirror_fill", "max_requests", "max_price", "verify")],
+        [{"mirror": 1}, {"mirror": yogadl.Mirror()}, {"limits": yogadl.Limits()}, {"verify": 1}],
         "no option of the folder"),
+    "a lease for a folder of one machine": (at_folder,
+        [{"lease": yogadl.Lease()}], "lease: no option of the folder"),
+    "a lease that excludes nobody, for a folder": (at_folder,
+        [{"shared": True, "lease": yogadl.Lease(exclusive=False)}], "exclusive=False: no option of the f"),
     "patience_s": (lambda _, v: yogadl.open_storage("s3://bucket", patience_s=v),
         [True, 0, "5"], ": patience_s must be a number of seconds above 0, not "),
     "almost patience_s": (lambda _, v: yogadl.open_storage("s3://bucket", **v),
@@ -130,7 +157,7 @@ CALLS = {
     "a policy of retries": (lambda _, v: RetryPolicy(*v),
         [(0, 1), (1, 0), (-1, 1), (1, float("nan"))], "above 0"),
     "total_s": (lambda _, v: RetryPolicy(total_s=v), [0, -1, "long", None, True], "patience_s"),
-    "a policy of leases": (lambda _, v: LeasePolicy(**v),
+    "a policy of leases": (lambda _, v: Lease(**v),
         [{"ttl_s": 0.5}, {"ttl_s": float("inf")}, {"ttl_s": "5"}, {"wait_s": -1}], "must be"),
     "epochs": (planned, [{"epochs": 0}], "epochs must be a whole number of at least 1, not 0"),
     "records_per_s": (planned,

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import yogadl
+
 RECORDS = 400
 PART_BYTES = 20_000  # some fifty records
 # The first build is stopped here.
@@ -28,7 +30,7 @@ def interrupted(storage, build=None, **options):
 
 
 def submit(storage, data, part_bytes=PART_BYTES, progress=None):
-    storage.submit(data, "d", "1", part_bytes=part_bytes, progress=progress)
+    storage.submit(data, "d", "1", build=yogadl.BuildOptions(part_bytes=part_bytes, progress=progress))
 
 
 def labels_of(storage):
@@ -117,7 +119,9 @@ def load(tmp_path, monkeypatch):
 
 
 def build_by_function(storage, work, progress, **arguments):
-    storage.cacheable("d", "1", part_bytes=PART_BYTES, progress=progress)(work.images)(**arguments)
+    storage.cacheable("d", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES, progress=progress))(
+        work.images
+    )(**arguments)
 
 
 def build_by_object(storage, work, progress, **arguments):

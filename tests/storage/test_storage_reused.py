@@ -126,6 +126,8 @@ def test_objects_may(built):
             other[:] = number
             yield {"o": value, "x": other}
 
-    for number, record in zip(range(300), built(objects, allow_pickle=True), strict=True):
+    for number, record in zip(
+        range(300), built(objects, records=yogadl.RecordOptions(allow_pickle=True)), strict=True
+    ):
         assert record["o"] == set(range(number + 1))
         assert record["x"].tolist() == [number, number]

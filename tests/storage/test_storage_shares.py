@@ -88,7 +88,12 @@ def test_partitions_make_the_same_cache_however_they_are_cut(tmp_path, same, bou
     storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
     source = partitions(tmp_path / "log", *bounds)
     with ThreadPoolExecutor(2) as engine:
-        storage.submit(source, "d", version, part_bytes=part_bytes, engine=engine if is_shared else None)
+        storage.submit(
+            source,
+            "d",
+            version,
+            build=yogadl.BuildOptions(part_bytes=part_bytes, engine=engine if is_shared else None),
+        )
     same(storage, version, 41)
 
 
@@ -104,7 +109,12 @@ def test_random_access_makes_the_same_cache_however_it_is_cut(
     storage, version = yogadl.open_storage(tmp_path / "caches"), str(next(versions))
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as engine:
         set_constants(patched, SHARE_BYTES=share_bytes)
-        storage.submit(Rows(records, tmp_path / "log"), "d", version, part_bytes=part_bytes, engine=engine)
+        storage.submit(
+            Rows(records, tmp_path / "log"),
+            "d",
+            version,
+            build=yogadl.BuildOptions(part_bytes=part_bytes, engine=engine),
+        )
     same(storage, version, records)
 
 
@@ -150,7 +160,7 @@ def test_a_share_is_one_file_unless_it_is_larger_than_a_constant(storage, monkey
     share_bytes = cut(3_200, data[0].nbytes) * data[0].nbytes
     set_constants(monkeypatch, PART_BYTES=int(share_bytes * times))
     with ThreadPoolExecutor(1) as engine:
-        storage.submit(data, "d", "1", engine=engine)
+        storage.submit(data, "d", "1", build=yogadl.BuildOptions(engine=engine))
     assert np.array_equal(storage.fetch("d", "1").gather(range(3_200)), data)
     assert (storage.info("d", "1").parts > -(-data.nbytes // share_bytes)) == (times < 1)
 
@@ -185,7 +195,7 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
     set_constants(monkeypatch, SHARES=16)
     data = np.arange(3_200 * 100).reshape(3_200, 100)
     engine = Counting(tells)
-    storage.submit(data, "d", "1", engine=engine)
+    storage.submit(data, "d", "1", build=yogadl.BuildOptions(engine=engine))
     for tasks, waiting in ((0.5, 3), (3, 3), (4, 4), (4.5, 5), (1000, 8)):
         set_constants(
             monkeypatch,
@@ -195,7 +205,7 @@ def test_so_many_tasks_wait_in_an_executor_as_constants_say(storage, monkeypatch
             MOST_WAITING=8,
         )
         counted = Counting(tells)
-        storage.submit(data, "d", str(tasks), engine=counted)
+        storage.submit(data, "d", str(tasks), build=yogadl.BuildOptions(engine=counted))
         assert len(counted.sent) == len(engine.sent)
         assert counted.most <= waiting + tells  # one runs
         assert storage.info("d", "1").fingerprint == storage.info("d", str(tasks)).fingerprint
@@ -229,7 +239,9 @@ def meets(number):
 def test_all_slots_of_an_executor_that_tells_what_runs_are_filled(storage, monkeypatch):
     set_constants(monkeypatch, WAITING_BYTES=0, LEAST_WAITING=2, LEAST_WAITING_IF_UNKNOWN=2)
     with ThreadPoolExecutor(8) as engine:
-        storage.submit(yogadl.partitioned.of(range(16), meets), "d", "1", engine=engine)
+        storage.submit(
+            yogadl.partitioned.of(range(16), meets), "d", "1", build=yogadl.BuildOptions(engine=engine)
+        )
     assert list(storage.fetch("d", "1")) == list(range(16))
 
 
@@ -242,6 +254,8 @@ def test_the_first_error_ends_a_build_whose_tasks_are_not_all_submitted(storage,
     set_constants(monkeypatch, MOST_WAITING=2, LEAST_WAITING=2, LEAST_WAITING_IF_UNKNOWN=2)
     with ThreadPoolExecutor(1) as engine:
         with pytest.raises(ConnectionResetError):
-            storage.submit(yogadl.partitioned.of(range(100), fails), "d", "1", engine=engine)
+            storage.submit(
+                yogadl.partitioned.of(range(100), fails), "d", "1", build=yogadl.BuildOptions(engine=engine)
+            )
         assert engine.submit(len, "abc").result() == 3
     assert storage.versions("d") == []

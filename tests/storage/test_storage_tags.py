@@ -57,7 +57,7 @@ def test_a_tag_can_be_given_wherever_a_version_is_read(tagged, tmp_path):
     found = tagged.explain("d", "stable", "2")
     assert (found.version, found.other) == ("1", "2")
     tagged.append([7], "d", "3", base_version="stable")
-    tagged.compact("d", "4", base_version="stable")
+    tagged.compact("d", "stable", "4")
     assert [earlier.version for earlier in tagged.info("d", "3").earlier] == ["1"]
     assert tagged.info("d", "4").fingerprint == tagged.info("d", "1").fingerprint
     target = yogadl.open_storage(tmp_path / "other")
@@ -148,7 +148,7 @@ VERBS = {
     "submit": lambda storage, name: storage.submit([1], "d", name),
     "begin": lambda storage, name: storage.begin("d", name, partitions=1),
     "append": lambda storage, name: storage.append([1], "d", name, base_version="2"),
-    "compact": lambda storage, name: storage.compact("d", name, base_version="2"),
+    "compact": lambda storage, name: storage.compact("d", "2", name),
     "tag": lambda storage, name: storage.tag("d", name, "2"),
     "cacheable": lambda storage, name: storage.cacheable("d", name)(lambda: [1])(),
     "delete": lambda storage, name: storage.delete("d", name),

@@ -56,7 +56,7 @@ def check(ref, records):
 )
 def test_numbers_of_every_dtype_and_shape(built, dtype, shape):
     array = any_bits(dtype, (37, *shape))
-    from_arrays = built({"x": array}, part_bytes=max(1, array.nbytes // 3))
+    from_arrays = built({"x": array}, build=yogadl.BuildOptions(part_bytes=max(1, array.nbytes // 3)))
     check(from_arrays, [{"x": row} for row in array])
     from_records = built([{"x": row} for row in array])
     check(from_records, [{"x": row} for row in array])
@@ -80,8 +80,8 @@ TEXTS = ["", "a", "üñï", "日本語", "👩‍👩‍👧", "\0", "a\0b\0", "
 @pytest.mark.parametrize("part_bytes", [None, 64])
 def test_text_of_every_kind(built, part_bytes):
     records = [{"text": text, "n": n} for n, text in enumerate(TEXTS * 3)]
-    check(built(records, part_bytes=part_bytes), records)
-    ref = built({"text": TEXTS * 3, "n": np.arange(33)}, part_bytes=part_bytes)
+    check(built(records, build=yogadl.BuildOptions(part_bytes=part_bytes)), records)
+    ref = built({"text": TEXTS * 3, "n": np.arange(33)}, build=yogadl.BuildOptions(part_bytes=part_bytes))
     check(ref, records)
     assert ref.gather([1, 3])["text"] == ["a", "日本語"]
 
@@ -92,7 +92,7 @@ def test_bytes_of_every_length(built, part_bytes):
         np.random.default_rng(size).bytes(size) for size in (0, 1, 7, 8, 9, 0, 511, 512, 513, 70_000, 0)
     ]
     values += [b"\0", b"trailing\0\0", b""]
-    check(built(values, part_bytes=part_bytes), values)
+    check(built(values, build=yogadl.BuildOptions(part_bytes=part_bytes)), values)
     check(built([bytearray(value) for value in values]), values)
     check(built([memoryview(value) for value in values]), values)
 
@@ -126,7 +126,7 @@ def test_arrays_of_text_and_bytes(built, arrays):
 def test_ragged_arrays_of_one_rank(built, dtype, part_bytes):
     shapes = [(0, 2), (3, 2), (1, 5), (7, 0), (3, 2), (2, 2)] * 5
     arrays = [any_bits(dtype, shape) for shape in shapes]
-    ref = built([{"x": array} for array in arrays], part_bytes=part_bytes)
+    ref = built([{"x": array} for array in arrays], build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert ref.spec.fields[0].leaf.shape == (None, None)
     check(ref, [{"x": array} for array in arrays])
     batch = ref.gather([1, 2])["x"]
@@ -143,7 +143,7 @@ def test_arrays_of_unknown_rank_and_scalars_among_them(built, part_bytes):
         np.arange(3, dtype=np.int32),
         np.zeros((0,), np.int32),
     ] * 8
-    ref = built(values, part_bytes=part_bytes)
+    ref = built(values, build=yogadl.BuildOptions(part_bytes=part_bytes))
     assert ref.spec.fields[0].leaf.shape is None
     check(ref, values)
 
@@ -222,7 +222,7 @@ Renamed = namedtuple("Renamed", ["good", "class"], rename=True)
 )
 def test_records_of_every_structure(built, make):
     records = [make(i) for i in range(20)]
-    ref = built(records, part_bytes=300)
+    ref = built(records, build=yogadl.BuildOptions(part_bytes=300))
     check(ref, records)
     check(built(iter(records)), records)
     check(yogadl.from_source(records), records)
@@ -245,7 +245,7 @@ def test_python_numbers_come_back_as_numpy_scalars_of_the_stored_dtype(built):
 
 def test_every_array_that_is_handed_out_is_the_callers_own(built):
     data = {"x": np.arange(40).reshape(20, 2), "r": [np.arange(k % 3) for k in range(20)], "n": np.arange(20)}
-    ref = built(data, part_bytes=100)
+    ref = built(data, build=yogadl.BuildOptions(part_bytes=100))
     for read in (lambda: [ref[4]], lambda: ref.__getitems__([4, 4]), lambda: list(ref)[4:5]):
         records = read()
         for record in records:
@@ -265,7 +265,7 @@ def test_objects_are_pickled_by_wish_and_unpickled_by_wish(storage):
     records = [{"o": None, "n": 1}, {"o": {1, 2}, "n": 2}, {"o": "text", "n": 3}]
     with pytest.raises(UnsupportedDataError, match=r"record 0: field 'o' is None.*allow_pickle=True"):
         storage.submit(records, "d", "1")
-    storage.submit(records, "d", "1", allow_pickle=True)
+    storage.submit(records, "d", "1", records=yogadl.RecordOptions(allow_pickle=True))
     with pytest.raises(ConfigurationError, match="allow_pickle=True"):
         storage.fetch("d", "1")
     ref = storage.fetch("d", "1", allow_pickle=True)
@@ -282,7 +282,12 @@ def test_a_cache_copies_to_the_same_content(built):
         for i in range(50)
     ]
     ref = built(records)
-    for copy in (built(ref), built(iter(ref)), built(list(ref)), built(ref, part_bytes=50)):
+    for copy in (
+        built(ref),
+        built(iter(ref)),
+        built(list(ref)),
+        built(ref, build=yogadl.BuildOptions(part_bytes=50)),
+    ):
         assert copy.fingerprint == ref.fingerprint
     assert built(ref[48::-1]).fingerprint == built(records[48::-1]).fingerprint
 
@@ -307,5 +312,6 @@ VALUES = st.sampled_from(
 )
 def test_any_column_of_any_values_comes_back(built, values, part_bytes):
     check(
-        built([{"v": value} for value in values], part_bytes=part_bytes), [{"v": value} for value in values]
+        built([{"v": value} for value in values], build=yogadl.BuildOptions(part_bytes=part_bytes)),
+        [{"v": value} for value in values],
     )

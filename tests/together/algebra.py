@@ -340,7 +340,7 @@ def mapped(made, dice):
         same = {"kind": "document", "names": ("id", "tokens"), "firsts": made.firsts}
         return made.then(ref, list(map(remade_row, made.rows)), ".map(remade, spec=REMADE)", **same)
     places = [place for place, row in enumerate(made.rows) if form == "raised" or weight(row) % 3]
-    options = {} if form == "raised" else {"on_error": "skip"}
+    options = {} if form == "raised" else {"records": yogadl.RecordOptions(on_error="skip")}
     ref = made.ref.map(refusing if options else raised, spec=made.ref.spec, **options)
     found = made.chosen(
         ref, places, '.map(refusing, spec=..., on_error="skip")' if options else ".map(raised, spec=...)"
@@ -430,7 +430,7 @@ def chunked(made, dice):
     pad = dice.pick([None, -1])
     segments = None if is_single else dice.pick([None, "document"])
     field = None if is_single else "tokens"
-    options = {"drop_remainder": pad is None, "pad": pad, "segments": segments}
+    options = {"drop_remainder": pad is None, "pad": pad, "extra": yogadl.PackFields(segments=segments)}
     values = [row if is_single else row["tokens"] for row in made.rows]
     flat = [(token, n) for n, value in enumerate(values) for token in value.values]
     rows = []
@@ -458,13 +458,15 @@ def packed(made, dice):
     fields = both[: dice.number(1, len(both))]
     options = {
         "fields": fields,
-        "cu_seqlens": dice.pick(["bounds", None]),
+        "extra": yogadl.PackFields(
+            cu_seqlens=dice.pick(["bounds", None]),
+            segments=dice.pick(["segments", None]),
+            positions=dice.pick(["positions", None]),
+            mask=dice.pick(["mask", fields[-1], None] if len(fields) > 1 else ["mask", None]),
+        ),
         "long": long,
         "round_to": dice.pick([1, 3]),
         "shuffle_within": dice.flag(),
-        "segments": dice.pick(["segments", None]),
-        "positions": dice.pick(["positions", None]),
-        "mask": dice.pick(["mask", fields[-1], None] if len(fields) > 1 else ["mask", None]),
         "values": [name for name in ("id", "notes") if made.kind == "document" and name in made.names],
         "pad": {"tokens": -1},
     }
@@ -512,7 +514,7 @@ def packed_row(rows, pieces, capacity, options, most=0):
         values = packed[options["mask"]]
         values[:] = [value * has_next for value, has_next in zip(values, mask, strict=True)]
     row = {name: array("i4", [*packed[name], *[-(name == "tokens")] * missing]) for name in packed}
-    fields = {"segments": segments, "positions": positions, "mask": mask}
+    fields = {"extra": yogadl.PackFields(segments=segments, positions=positions, mask=mask)}
     for name, values in fields.items():
         if options[name] and options[name] not in packed:
             padding = False if name == "mask" else 0

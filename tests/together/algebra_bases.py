@@ -77,14 +77,14 @@ def stored(value):
 def caches(folder):
     """Return references to caches of the records above, all with one fingerprint."""
     storage = yogadl.open_storage(folder / "bucket")
-    found = {"local": storage.submit(RECORDS, "d", "1", part_bytes=600)}
+    found = {"local": storage.submit(RECORDS, "d", "1", build=yogadl.BuildOptions(part_bytes=600))}
     url = (folder / "bucket").as_uri()
     found["ranged"] = yogadl.open_storage(url, mirror=None).fetch("d", "1")
     found["mirrored"] = yogadl.open_storage(url, mirror=folder / "mirror").fetch("d", "1")
     yogadl.open_storage(url, mirror=folder / "part").fetch("d", "1")
     for part in sorted((folder / "part").rglob("*.mdb"))[::2]:
         part.unlink()
-    partly = yogadl.open_storage(url, mirror=folder / "part", mirror_fill="never")
+    partly = yogadl.open_storage(url, mirror=yogadl.Mirror(folder / "part", fill="never"))
     found["mirrored in part"] = partly.fetch("d", "1")
     found["unmapped"] = yogadl.open_storage(folder / "bucket", mapped=False).fetch("d", "1")
     shared = yogadl.open_storage(folder / "shared", shared=True)
@@ -93,7 +93,7 @@ def caches(folder):
     grown.submit(RECORDS[:7], "d", "1")
     grown.append(RECORDS[7:OLDER], "d", "2", base_version="1")
     found["grown"] = grown.append(RECORDS[OLDER:], "d", "3", base_version="2")
-    found["compacted"] = grown.compact("d", "4", base_version="3")
+    found["compacted"] = grown.compact("d", "3", "4")
     later = grown.append([record(n) for n in (90, 91)], "d", "5", base_version="3")
     found["first of a later version"] = later[:COUNT]
     if find_spec("zstandard"):
@@ -110,7 +110,7 @@ def adopted(folder):
     for n, part in enumerate((FULL[:9], FULL[9:])):
         (folder / "mds" / f"shard.{n:05}.mds").write_bytes(mds_of(part))
     found = {"adopted": storage.adopt(folder / "mds", "d", "1")}
-    found["copied"] = storage.compact("d", "2", base_version="1", materialize=True)
+    found["copied"] = storage.compact("d", "1", "2", materialize=True)
     found["submitted"] = storage.submit(FULL, "d", "3")
     return found, storage.adopt(folder / "mds", "unread", "1", read=False)
 
@@ -127,7 +127,7 @@ def bases(folder):
     found["list"] = made_of("list", yogadl.from_source(RECORDS, spec=SPEC), RECORDS)
     notes = [each | {"notes": JSON_VALUES[n % len(JSON_VALUES)]} for n, each in enumerate(RECORDS)]
     storage = yogadl.open_storage(folder / "json")
-    with_notes = storage.submit(notes, "d", "1", json=["notes"], part_bytes=900)
+    with_notes = storage.submit(notes, "d", "1", json=["notes"], build=yogadl.BuildOptions(part_bytes=900))
     found["json"] = made_of("json", with_notes, notes, (*NAMES, "notes"))
     for form, kind in (("jsonl", "json"), ("megatron", "array")):
         found[form] = of_values(storage, folder, form, kind)
@@ -148,7 +148,9 @@ def of_values(storage, folder, form, kind):
         records = [{"n": n, "more": JSON_VALUES[n % len(JSON_VALUES)]} for n in range(COUNT)]
         path = folder / "lines.jsonl"
         path.write_text("".join(json.dumps(each) + "\n" for each in records))
-        return made_of(form, storage.adopt(path, form, "1", parse=True), records, (), kind)
+        return made_of(
+            form, storage.adopt(path, form, "1", files=yogadl.FileOptions(parse=True)), records, (), kind
+        )
     records = [each["tokens"] for each in FULL]
     path = write(folder / "tokens.bin", form, records)
     return made_of(form, storage.adopt(path, form, "1", read=False), records, (), kind)

@@ -15,7 +15,7 @@ LIMIT_BYTES = 60_000  # half of the parts
 MIRRORS = {
     "cold mirror": lambda folder: {"mirror": str(folder)},
     "no mirror": lambda folder: {"mirror": None},
-    "mirror too small": lambda folder: {"mirror": str(folder), "mirror_limit": LIMIT_BYTES},
+    "mirror too small": lambda folder: {"mirror": yogadl.Mirror(str(folder), limit=LIMIT_BYTES)},
     "no mirror, compressed": lambda folder: {"mirror": None},
 }
 
@@ -31,7 +31,9 @@ def bucket():
         patch.setenv("NO_PROXY", "127.0.0.1")
         place = s3_place_at(url).through(proxy.url)
         storage = yogadl.open_storage(place.url, **place.options, mirror=None)
-        storage.submit(records_of(RECORDS, WIDTH), "together", "afar", part_bytes=PART_BYTES)
+        storage.submit(
+            records_of(RECORDS, WIDTH), "together", "afar", build=yogadl.BuildOptions(part_bytes=PART_BYTES)
+        )
         assert storage.info("together", "afar").parts == PARTS
         storage.recompress("together", "afar", "coded", codec="zstd")
         assert storage.field_sizes("together", "coded")["x"].codec == "zstd"
@@ -41,7 +43,9 @@ def bucket():
 @pytest.fixture(scope="session")
 def near(storage):
     """Return the job that reads the same version out of a folder."""
-    yogadl.open_storage(storage).submit(records_of(RECORDS, WIDTH), "together", "afar", part_bytes=PART_BYTES)
+    yogadl.open_storage(storage).submit(
+        records_of(RECORDS, WIDTH), "together", "afar", build=yogadl.BuildOptions(part_bytes=PART_BYTES)
+    )
     return Job(str(storage), "together", "afar", seed=5)
 
 

@@ -395,9 +395,7 @@ def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world):
     dice = rolled("documents")
     parents = [world.bases[name] for name in ("local", "adopted")]
     options = {
-        "segments": "segments",
-        "positions": None,
-        "mask": None,
+        "extra": yogadl.PackFields(positions=None),
         "values": ["id"],
         "pad": {"tokens": -1},
     }

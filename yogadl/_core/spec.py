@@ -292,7 +292,7 @@ def _leaf_of_objects(array: NDArray[Any], allow_pickle: bool) -> Leaf:
     )
 
 
-PICKLE_HINT: Final = "or store it pickled with allow_pickle=True"
+PICKLE_HINT: Final = "or store it pickled with RecordOptions(allow_pickle=True)"
 _MASKED_PROBLEM: Final = (
     "is a masked array, whose mask would be lost; store filled() and the mask as two fields"
 )

@@ -55,14 +55,14 @@ class Arrow(Format):
 
     Args:
         fields: The columns that are taken; all if None. ``"image/bytes"`` is a field of a struct ``"image"``.
-        missing: ``"error"``: nulls are refused; ``"empty"``: a null of bytes, str or a list is read as an
+        missing: ``None``: nulls are refused; ``"empty"``: a null of bytes, str or a list is read as an
             empty one, and so is what lies in a struct that is null; or by the names of columns ``"empty"``
             or, for a number, the number in the place of nulls.
         known: The structure of a record, which the first file decides.
     """
 
     fields: tuple[str, ...] | None = None
-    missing: MissingArgument = "error"
+    missing: MissingArgument = None
     known: Spec | None = None
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
     index_name: ClassVar[str] = "state.json"  # of save_to_disk of Hugging Face datasets

@@ -29,14 +29,14 @@ def check_fields(fields: Any) -> None:
 
 
 # How a caller says what comes in the place of missing values.
-MissingArgument = str | Mapping[str, Any]
+MissingArgument = str | Mapping[str, Any] | None
 
 
 class Missing:
     """What comes in the place of values that files lack.
 
     Args:
-        said: ``"error"``: they are refused; ``"empty"``: all that can be empty are; or by the names of fields
+        said: ``None``: they are refused; ``"empty"``: all that can be empty are; or by the names of fields
             ``"empty"`` or, in a field of numbers, a number.
 
     Raises:
@@ -45,10 +45,9 @@ class Missing:
 
     def __init__(self, said: MissingArgument) -> None:
         are_names = isinstance(said, Mapping) and all(isinstance(name, str) for name in said)
-        if not are_names and (not isinstance(said, str) or said not in ("error", EMPTY)):
+        if not are_names and not (said is None or (isinstance(said, str) and said == EMPTY)):
             raise ConfigurationError(
-                f'missing is "error", "empty", or a dict such as {{"label": -1, "text": "empty"}}, not '
-                f"{said!r:.100}"
+                f'missing is "empty", or a dict such as {{"label": -1, "text": "empty"}}, not {said!r:.100}'
             )
         self._said = said
 
@@ -60,8 +59,8 @@ class Missing:
         """
         can_be_empty = not leaf.is_numeric or not leaf.is_fixed
         if isinstance(self._said, str):
-            return EMPTY if self._said == EMPTY and can_be_empty else None
-        value = self._said.get(name)
+            return EMPTY if can_be_empty else None
+        value = (self._said or {}).get(name)
         if value is None:
             return None
         if isinstance(value, str) and value == EMPTY and can_be_empty:
@@ -82,7 +81,7 @@ class Missing:
         Raises:
             ConfigurationError: if there is any.
         """
-        for name in () if isinstance(self._said, str) else self._said:
+        for name in self._said if isinstance(self._said, Mapping) else ():
             if name not in leaves:
                 raise ConfigurationError(
                     f"missing={{{name!r}: ...}}: there is no such field; there are {', '.join(leaves)}"

@@ -36,7 +36,7 @@ class TFRecord(Format):
         features: Of records that are each a ``tf.train.Example``, the features that are taken: the dtype of
             each (``"bytes"``, ``"str"``, ``"int64"`` or ``"float32"``), or the dtype and the shape, such as
             ``("float32", (128,))`` and ``("int64", (None,))``, or a `yogadl.Leaf`.
-        missing: ``"error"``: a record without one of the features is refused; ``"empty"``: the feature is
+        missing: ``None``: a record without one of the features is refused; ``"empty"``: the feature is
             empty, if it is bytes, a str, or an array of varying size; or by the names of features
             ``"empty"`` or, for a number, the number in its place.
         checks_data: Whether the bytes of each record are compared with their checksum, for which they must be
@@ -47,13 +47,13 @@ class TFRecord(Format):
     """
 
     features: Mapping[str, Any] | None = None  # what a caller wrote for a leaf
-    missing: MissingArgument = "error"
+    missing: MissingArgument = None
     checks_data: bool = True
     suffixes: ClassVar[tuple[str, ...]] = (".tfrecord", ".tfrecords", ".tfrec")
 
     def __post_init__(self) -> None:
         missing = Missing(self.missing)
-        if self.features is None and self.missing != "error":
+        if self.features is None and self.missing is not None:
             raise ConfigurationError("missing is about features: give these, too")
         if self.features is not None:
             object.__setattr__(self, "features", _leaves_of(self.features))

@@ -33,7 +33,7 @@ class WebDataset(Format):
 
     Args:
         fields: The extensions that are taken; by default, all those of the first file.
-        missing: ``"error"``: a sample without one of the fields is refused; ``"empty"``: the field is empty;
+        missing: ``None``: a sample without one of the fields is refused; ``"empty"``: the field is empty;
             a dict with ``"empty"`` for those fields that may be.
         are_of_first_file: Whether the fields are those of the first file; set by `of_first_file`.
 
@@ -42,7 +42,7 @@ class WebDataset(Format):
     """
 
     fields: tuple[str, ...] | None = None
-    missing: MissingArgument = "error"
+    missing: MissingArgument = None
     are_of_first_file: bool = False
     suffixes: ClassVar[tuple[str, ...]] = (".tar",)
 

@@ -115,7 +115,7 @@ class BucketPlan:
         tokens: int,
         *,
         max_records: int | None = None,
-        long: Literal["alone", "error"] = "alone",
+        long: Literal["alone", "raise"] = "alone",
         classes: int | None = None,
         ranks: int = 1,
     ) -> "BucketPlan":
@@ -132,14 +132,14 @@ class BucketPlan:
                 multiple of it.
 
         Raises:
-            ConfigurationError: If an argument can't be used, or `long="error"` and a record is longer.
+            ConfigurationError: If an argument can't be used, or `long="raise"` and a record is longer.
         """
         budget, ranks = check_count("tokens", tokens), check_count("ranks", ranks)
         most = RECORDS_LIMIT if max_records is None else check_count("max_records", max_records)
         if classes is not None and check_count("classes", classes) > MOST_CLASSES:
             raise ConfigurationError(f"classes must be at most {MOST_CLASSES}, not {classes}.")
-        if long not in ("alone", "error"):
-            raise ConfigurationError(f'long must be "alone" or "error", not {long!r}.')
+        if long not in ("alone", "raise"):
+            raise ConfigurationError(f'long must be "alone" or "raise", not {long!r}.')
         limits, counts, alone, values = _count(lengths, budget, long)
         longest, members = _choose(limits, counts, budget, most, classes)
         word = word_for(lengths.size)
@@ -287,7 +287,7 @@ def _count(lengths: NDArray[Any], budget: int, long: str) -> tuple[Integers, Int
     longest, values, alone = 0, 0, [np.empty(0, np.int64)]
     for start, chunk in chunks_of(lengths):
         over = np.flatnonzero(chunk > budget)
-        if over.size and long == "error":
+        if over.size and long == "raise":
             raise ConfigurationError(
                 f"record {start + int(over[0])} has {int(chunk[over[0]])} values, more than the "
                 f'{budget} of a batch; raise tokens, or pass long="alone".'

@@ -50,7 +50,7 @@ PACK_TAG: Final = int.from_bytes(b"pack-1", "big")
 WITHIN_TAG: Final = int.from_bytes(b"within-1", "big")
 CAPACITY_LIMIT: Final = 1 << 24
 _MAGIC: Final = b"packs-1\n"
-_LONG: Final = ("cut", "drop", "error")
+_LONG: Final = ("cut", "drop", "raise")
 
 
 class Pieces(NamedTuple):
@@ -148,7 +148,7 @@ class PackPlan:
         lengths: NDArray[Any],
         capacity: int,
         *,
-        long: Literal["cut", "drop", "error"] = "cut",
+        long: Literal["cut", "drop", "raise"] = "cut",
         round_to: int = 1,
     ) -> "PackPlan":
         """Plan rows of `capacity` values.
@@ -161,13 +161,13 @@ class PackPlan:
                 piece takes the rounded length of its row, but never more than a row.
 
         Raises:
-            ConfigurationError: If an argument can't be used, or `long="error"` and a record is longer.
+            ConfigurationError: If an argument can't be used, or `long="raise"` and a record is longer.
         """
         capacity, round_to = check_count("capacity", capacity), check_count("round_to", round_to)
         if capacity > CAPACITY_LIMIT:
             raise ConfigurationError(f"capacity must be at most 2**24, not {capacity}.")
         if long not in _LONG:
-            raise ConfigurationError(f'long must be "cut", "drop" or "error", not {long!r}.')
+            raise ConfigurationError(f'long must be "cut", "drop" or "raise", not {long!r}.')
         found = _count(lengths, capacity, long)
         kind_lengths = np.flatnonzero(found.lengths)[::-1].copy()
         kind_counts = found.lengths[kind_lengths]
@@ -376,7 +376,7 @@ def _count(lengths: NDArray[Any], capacity: int, long: str) -> _Counts:
         empty += chunk.size - int(np.count_nonzero(chunk))
         tokens += int(chunk.sum())
         longer = np.flatnonzero(chunk > capacity)
-        if longer.size and long == "error":
+        if longer.size and long == "raise":
             raise ConfigurationError(
                 f"record {start + int(longer[0])} has {int(chunk[longer[0]])} values, more than the "
                 f'{capacity} of a row; pass long="cut" to cut such records, or long="drop" to leave them out.'

@@ -712,7 +712,8 @@ class RecordsSource(Source):
         if pickled_fields and not forms.allow_pickle:
             spec_line = declaration(pickled_fields[0], Leaf(JSON))
             raise UnsupportedDataError(
-                f"the fields {pickled_fields} are Python objects: to pickle them, pass allow_pickle=True; "
+                f"the fields {pickled_fields} are Python objects: to pickle them, pass "
+                "RecordOptions(allow_pickle=True); "
                 f"lists, dicts and None that map returns are values if declared, {spec_line}"
             )
         self.length: int = len(records)

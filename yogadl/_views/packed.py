@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import bool_argument, int_argument
+from yogadl._core.frozen import frozen
 from yogadl._core.protocols import (
     Column,
     Document,
@@ -34,6 +35,35 @@ _MOST_POSITION: Final = 2**31
 _MOST_PLANNED_LENGTHS: Final = 2**26
 
 
+@frozen
+class PackFields:
+    """The fields that rows of packed records have besides the packed fields, by their names; ``None``: none.
+
+    Args:
+        segments: The number of each token's record in its row: 1, 2, ...; 0 for padding.
+        positions: Each token's position in its record.
+        cu_seqlens: The ends of the records in a row, after a 0, as the kernels of attention over varying
+            lengths take them. The last end is repeated up to `max_segments`.
+        max_segments: The size of that field, less 1; by default the most records that a row has.
+        mask: A field that is false at the last token of each record, whose next token is not in the row, and
+            for padding. If it is a packed field, that one becomes 0 there.
+
+    Example:
+        >>> import numpy as np, yogadl
+        >>> texts = [{"tokens": np.full(n, n)} for n in (3, 1, 2, 4)]
+        >>> ends = yogadl.PackFields(segments=None, positions=None, cu_seqlens="ends")
+        >>> packed = yogadl.from_source(texts).packed(5, fields="tokens", extra=ends)
+        >>> packed.at(epoch=0)[1]["ends"].tolist()
+        [0, 1, 5]
+    """
+
+    segments: str | None = "segments"
+    positions: str | None = "positions"
+    cu_seqlens: str | None = None
+    max_segments: int | None = None
+    mask: str | None = None
+
+
 class Packing(NamedTuple):
     """How records are packed, and what a row has: the arguments of `RecordsRef.packed`, not checked yet."""
 
@@ -43,12 +73,8 @@ class Packing(NamedTuple):
     shuffle_within: Any
     round_to: Any
     pad: Any
-    segments: Any
-    positions: Any
-    cu_seqlens: Any
-    max_segments: Any
-    mask: Any
     values: Any
+    extra: PackFields
 
 
 class _PackRows:
@@ -198,8 +224,8 @@ class PackedRecords(PlannedRecords[PackPlan]):
         self._take_plan(["packs-1", list(self._numbers), *self._arguments], self._numbers.values(), workers)
         self._packs, found = self.plan.packs, self.plan.max_segments
         self.max_segments = found
-        if packing.max_segments is not None:
-            self.max_segments = int_argument("max_segments", packing.max_segments, 1)
+        if packing.extra.max_segments is not None:
+            self.max_segments = int_argument("max_segments", packing.extra.max_segments, 1)
             if self.max_segments < found:
                 raise ConfigurationError(
                     f"max_segments is {self.max_segments}, but a row has up to {found} documents: pass that "
@@ -213,7 +239,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
         self.spec = Spec(DictNode(tuple(names), tuple(output.leaf for output in outputs)))
         self.record_bytes = max(1, sum(leaf.row_bytes for _, leaf, *_ in outputs if leaf.is_fixed))
         described_pads = {str(name): pad.tobytes().hex() for name, pad in pads.items()}
-        what = [names, described_pads, packing.mask, self._shuffle_within, self.max_segments]
+        what = [names, described_pads, packing.extra.mask, self._shuffle_within, self.max_segments]
         self._parts = "packed", *self._arguments, what, self._digest
         self._identify()
 
@@ -257,9 +283,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
                 f"pad is a dict of values by field, such as {{{next(iter(self._numbers))!r}: 0}}, not "
                 f"{given!r:.100}"
             )
-        if self._packing.mask in given:
+        mask = self._packing.extra.mask
+        if mask in given:
             raise ConfigurationError(
-                f"pad has {self._packing.mask!r}, which is the mask: its padding is 0, as no loss counts it"
+                f"pad has {mask!r}, which is the mask: its padding is 0, as no loss counts it"
             )
         pads = {}
         for name, number in self._numbers.items():
@@ -274,7 +301,7 @@ class PackedRecords(PlannedRecords[PackPlan]):
     def _make_outputs(self, pads: Mapping[Any, NDArray[Any]]) -> list[_Output]:
         """Return the fields of a row."""
         packing, fields = self._packing, self.parent.spec.fields
-        mask = packing.mask
+        mask = packing.extra.mask
         outputs: list[_Output] = []
         for name, number in self._numbers.items():
             leaf = fields[number].leaf
@@ -283,8 +310,8 @@ class PackedRecords(PlannedRecords[PackPlan]):
             make = partial(_packed_column, number, pads[name], name == mask)
             outputs.append(_Output(name, row, number, True, make))
         one_a_value: list[tuple[Any, str, str, Callable[[_PackRows, Memory | None], NDArray[Any]]]] = [
-            (packing.segments, "segments", "int32", _PackRows.segments),
-            (packing.positions, "positions", "int32", _PackRows.positions),
+            (packing.extra.segments, "segments", "int32", _PackRows.segments),
+            (packing.extra.positions, "positions", "int32", _PackRows.positions),
         ]
         if mask not in self._numbers:
             one_a_value.append((mask, "mask", "bool", _PackRows.mask))
@@ -292,10 +319,10 @@ class PackedRecords(PlannedRecords[PackPlan]):
             if is_name(argument, name):
                 leaf = Leaf(dtype, (self.capacity,))
                 outputs.append(_Output(name, leaf, None, False, partial(_made_column, make_rows)))
-        if is_name("cu_seqlens", packing.cu_seqlens):
+        if is_name("cu_seqlens", packing.extra.cu_seqlens):
             leaf = Leaf("int32", (self.max_segments + 1,))
             make = partial(_bounds_column, self.max_segments)
-            outputs.append(_Output(packing.cu_seqlens, leaf, None, False, make))
+            outputs.append(_Output(packing.extra.cu_seqlens, leaf, None, False, make))
         for name in _names("values", packing.values):
             number = number_of(self.parent.spec, name, PACKED)
             leaf = fields[number].leaf

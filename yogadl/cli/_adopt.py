@@ -42,6 +42,7 @@ from yogadl.errors import YogaError
 from yogadl.storage import CacheStorage
 from yogadl.storage._builds.adopted import entry_of, source_of
 from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_named, format_of
+from yogadl.storage._builds.options import BuildOptions, FileOptions
 
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
 # What `build` has options for, and a version of foreign files has not.
@@ -161,8 +162,9 @@ def _adopt(
         read=arguments.read,
         base_version=arguments.base,
         workers=arguments.workers,
-        metadata=arguments.metadata and dict(arguments.metadata),
-        **terms,
+        missing=terms["missing"],
+        build=BuildOptions(metadata=arguments.metadata and dict(arguments.metadata)),
+        files=FileOptions(**{name: terms[name] for name in ("fields", "features", "parse")}),
     )
     return True
 
@@ -207,7 +209,7 @@ def _missing_of(arguments: argparse.Namespace) -> Any:
     if any(isinstance(each, str) for each in given):
         if len(given) > 1:
             arguments.refuse("--missing empty is about all fields: leave out the others")
-        return given[0]
+        return None if given[0] == "error" else given[0]
     return named_once(arguments, given)
 
 

@@ -22,6 +22,7 @@ from yogadl.errors import ConfigurationError
 from yogadl.storage import CacheStorage, open_storage
 from yogadl.storage._files.folder import Folder, folder_at
 from yogadl.storage._objects.bucket import Bucket
+from yogadl.storage._remote.mirror import Mirror
 from yogadl.storage._remote.urls import open_bucket
 
 # A search of a home folder without a limit would take minutes.
@@ -153,8 +154,10 @@ def _given_options(location: str, arguments: argparse.Namespace) -> dict[str, An
     """Return the given options that apply to a storage at this location, and to its foreign files."""
     names = [name for name in _options_for(location) if name not in _BUCKET_OPTIONS]
     found = {name: value for name in names if (value := getattr(arguments, name))}
-    if found.get("mirror") == "none":
-        found["mirror"] = None
+    path = found.pop("mirror", "auto")
+    mirror = {name: found.pop(f"mirror_{name}") for name in ("limit", "fill") if f"mirror_{name}" in found}
+    if mirror or path != "auto":
+        found["mirror"] = Mirror(None if path == "none" else path, **mirror)
     own = _bucket_options(arguments)
     if _is_store(location):
         found |= own

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from yogadl._core.forms import Forms, forms_of
 from yogadl._core.key import AUTO, DatasetKey, new_key
-from yogadl._core.progress import ProgressDisplay, Tally, showing_progress
+from yogadl._core.progress import Progress, ProgressDisplay, Tally, showing_progress
 from yogadl._format.codec import SAME, Codec, FieldCodec, Zstd
 from yogadl._format.manifest import ADOPTED, Manifest, checked_metadata
 from yogadl._provenance.builder import Call, Describer
@@ -39,7 +39,7 @@ from yogadl.storage._builds.building import begin_build, build_version
 from yogadl.storage._builds.executors import counts_of
 from yogadl.storage._builds.growth import append as grow
 from yogadl.storage._builds.growth import warn_if_other_base
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildOptions, RecordOptions, terms_of
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._hits.cacheable import warn_if_stale
 
@@ -301,15 +301,17 @@ def _result_lines(
     yield fingerprint_line(info, adopted)
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def options_of(arguments: argparse.Namespace, progress: Progress | None = None) -> dict[str, Any]:
     """Return the build options of the command line, by the names of the library's arguments."""
     return {
         "workers": arguments.workers,
-        "part_bytes": arguments.part_bytes,
-        "allow_pickle": arguments.allow_pickle,
-        "check_space": not arguments.no_space_check,
-        "metadata": arguments.metadata and dict(arguments.metadata),
-        "on_error": arguments.on_error,
+        "build": BuildOptions(
+            part_bytes=arguments.part_bytes,
+            progress=progress,
+            check_space=not arguments.no_space_check,
+            metadata=arguments.metadata and dict(arguments.metadata),
+        ),
+        "records": RecordOptions(on_error=arguments.on_error, allow_pickle=arguments.allow_pickle),
         "json": arguments.json_value,
         "missing": named_once(arguments, arguments.fill),
         **({} if arguments.codec is None else {"codec": codec_of(arguments)}),
@@ -355,9 +357,9 @@ def _build(work: Work) -> bool:
 
         if isinstance(show, ProgressDisplay):
             progress.set_partitions = show.set_partitions  # type: ignore[attr-defined]
-        options = options_of(arguments) | {"progress": progress}
+        options = options_of(arguments, progress)
         if arguments.replace:
-            build_version(storage._backend, work.key, work.source, BuildOptions(**options), work.call)
+            build_version(storage._backend, work.key, work.source, terms_of(**options), work.call)
         else:
             storage.cacheable(arguments.id, arguments.version, **options)(work.function)(**work.values)
     return is_new
@@ -415,7 +417,7 @@ def append(arguments: argparse.Namespace) -> Answer:
 def _append(work: Work) -> bool:
     """Return whether this call built the version; False if the version exists already."""
     backend, base = work.storage._backend, DatasetKey(work.key.id, work.arguments.base)
-    options = BuildOptions(**{"codec": SAME, **options_of(work.arguments)})
+    options = terms_of(**{"codec": SAME, **options_of(work.arguments)})
     published = backend.catalogue.find(work.key)
     if published is not None and work.key != base and not work.arguments.replace:
         warn_if_stale(published.manifest, work.call.builder.to_json(), set())

@@ -43,7 +43,7 @@ from yogadl.storage._objects.bucket import Bucket, Object, check_conditions, rea
 from yogadl.storage._objects.retry import RetryPolicy
 from yogadl.storage._objects.store import Verb
 from yogadl.storage._remote.eviction import MEMORY_FILE_SYSTEMS
-from yogadl.storage._remote.mirror import Mirror
+from yogadl.storage._remote.mirror import LocalMirror
 
 _WRITERS: Final = 8
 _ROUND_TRIPS: Final = 5
@@ -197,7 +197,7 @@ def _compare_clocks(modified: float, before: float, after: float) -> Finding:
 def _examine_conditions(bucket: Bucket, name: str) -> Finding:
     """Check put-if-absent: only one write succeeds, of two in turn and of several at once to `name`."""
     subject = "put-if-absent"
-    mend = "use another store, or let only one machine build, with exclusive=False"
+    mend = "use another store, or let only one machine build, with Lease(exclusive=False)"
     try:
         check_conditions(bucket)
         with ThreadPoolExecutor(_WRITERS) as writers:
@@ -233,7 +233,7 @@ def _problem(subject: str, error: StorageError, mend: str) -> Finding:
     return _wrong(subject, str(error), _REMEDIES.get(error.errno or 0, mend))
 
 
-def examine_mirror(mirror: Mirror, *, writes: bool = True) -> Iterator[Finding]:
+def examine_mirror(mirror: LocalMirror, *, writes: bool = True) -> Iterator[Finding]:
     """Check the folder of a mirror.
 
     Args:
@@ -392,7 +392,7 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         except ConfigurationError as error:
             yield _wrong("access", str(error), "correct the URL or the options")
             return
-        mirror = Mirror(bucket, arguments.mirror, arguments.mirror_limit)
+        mirror = LocalMirror(bucket, arguments.mirror, arguments.mirror_limit)
         yield from examine_mirror(mirror, writes=writes)
     else:
         folder = Path(open_existing(arguments).location)

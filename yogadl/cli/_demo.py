@@ -19,6 +19,7 @@ from yogadl._dataref import RecordsRef
 from yogadl.cli._arguments import Answer, declared, plain_command, typed
 from yogadl.cli._output import Bar, ago, counted
 from yogadl.storage import CacheStorage, open_storage
+from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._local import user_cache_folder
 
 DATASET: Final = "demo-images"
@@ -108,7 +109,9 @@ def _show_build(storage: CacheStorage, source: GeneratedImages) -> RecordsRef:
 
     with Bar("building", len(source), " records", stays=True) as bar:
 
-        @storage.cacheable(DATASET, version, progress=lambda records, *_: bar.show(records))
+        @storage.cacheable(
+            DATASET, version, build=BuildOptions(progress=lambda records, *_: bar.show(records))
+        )
         def demo_images(records: int) -> GeneratedImages:
             built.append("now")
             return GeneratedImages(records)

@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from yogadl._core.arguments import is_moved, names_of, unknown_argument, value_argument
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl._dataref import RecordsRef
 from yogadl.errors import ConfigurationError
-from yogadl.storage._catalogue.backend import DEFAULT_TTL_S, LeasePolicy
+from yogadl.storage._catalogue.backend import Lease
 from yogadl.storage._local import local_backend, shared_backend, user_cache_folder
 from yogadl.storage._reading import DatasetInfo, FieldSizes
 from yogadl.storage._storage import CacheStorage
 
 if TYPE_CHECKING:
-    from yogadl._core.protocols import Prices
     from yogadl._provenance.difference import Difference
     from yogadl.storage._builds.building import PartitionedBuild
     from yogadl.storage._catalogue.export import Exported, export
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from yogadl.storage._objects.bucket import Bucket
     from yogadl.storage._objects.gcs import GCSBucket
     from yogadl.storage._objects.s3 import S3Bucket
+    from yogadl.storage._remote.mirror import Mirror
+    from yogadl.storage._remote.requests import Limits
 
 __all__ = [
     "CacheStorage",
@@ -101,18 +103,11 @@ def open_storage(
     location: str | os.PathLike[str],
     *,
     shared: bool = False,
-    mirror: str | os.PathLike[str] | None = "auto",
-    mirror_limit: int | str | None = None,
-    mirror_fill: Literal["auto", "always", "never"] = "auto",
+    mirror: "str | os.PathLike[str] | Mirror | None" = "auto",
     verify: Literal["block"] | None = None,
-    max_requests: int | None = None,
-    max_requests_per_s: float | None = None,
-    max_price: float | None = None,
-    prices: "Prices | None" = None,
-    lease_ttl_s: float = DEFAULT_TTL_S,
-    wait_s: float | None = None,
+    limits: "Limits | None" = None,
+    lease: Lease | None = None,
     patience_s: float | None = None,
-    exclusive: bool = True,
     mapped: bool = True,
     offline: bool = False,
     foreign: Mapping[str, Mapping[str, Any]] | None = None,
@@ -124,31 +119,18 @@ def open_storage(
         location: A folder, made at the first write; a read-only folder can be read. Or a bucket's URL,
             ``s3://bucket/prefix`` or ``gs://bucket/prefix``; opening it makes no request.
         shared: Whether several machines build in this folder; leases then replace file locks.
-        mirror: The folder on a local disk where this machine keeps copies of a bucket's caches; made if
-            missing. ``"auto"``: a folder in local temporary storage, if that has room. ``None``: no folder;
-            records are read by range, and use no disk.
-        mirror_limit: The largest size of the mirror, in bytes or as ``"200GB"``. Parts that do not fit are
-            read by range.
-        mirror_fill: When a bucket's cache is downloaded to the mirror; until then, records are read by range.
-            ``"auto"``: if the cache is small (`fetch` then waits), or if streams of this machine read at
-            least half of it each epoch; ``"always"``: whenever a stream reads it; ``"never"``.
+        mirror: The folder on a local disk where this machine keeps copies of a bucket's caches, or a
+            `yogadl.Mirror`, which also says how large it may be and when it is filled. ``"auto"``: a folder
+            in local temporary storage, if that has room. ``None``: no folder; records are read by range.
         verify: ``"block"`` reads whole blocks when it reads by range, and compares them with their checksums;
             a block whose checksum differs is a `CacheFormatError`. If not given, only the sizes and ETags of
             objects are compared. Files in the mirror were compared when they were downloaded.
-        max_requests: How many requests for ranges each process may make; more are a `SpendingError`.
-        max_requests_per_s: How many such requests each process may make a second.
-        max_price: How much these requests and the bytes received may cost; more is a `SpendingError`.
-        prices: The prices of the store. If not given, those of S3 and Google Cloud Storage for the standard
-            class in the same region; the prices of other stores are not known.
-        lease_ttl_s: A builder on another machine is considered dead after this many seconds without a
-            heartbeat. Only for buckets and `shared` folders.
-        wait_s: How long to wait for a builder that is alive, before a `LeaseError`; ``None``: for ever. Only
-            for buckets and `shared` folders; in other folders, the wait ends when the builder's process ends.
+        limits: How much the ranges may cost that each process reads from a bucket: a `yogadl.Limits`.
+        lease: How builders on several machines exclude each other, in a bucket or a `shared` folder: a
+            `yogadl.Lease`. In other folders, a wait ends when the builder's process ends.
         patience_s: How long each operation on a bucket continues while less than 64 KiB of it arrives or is
             sent; 120 s if not given. A store that has never answered, such as one with a mistyped endpoint,
             is an error within 10 s in any case.
-        exclusive: Whether to refuse to build in a store that can't keep two builders apart. If ``False``, you
-            must make sure that only one machine builds at a time.
         mapped: Whether files may be memory-mapped, which is the fastest way to read. If a mapped file is
             truncated, or its disk fails, the process is killed; without mapping, either is an error.
             Adopted files of this machine are never mapped.
@@ -167,44 +149,45 @@ def open_storage(
 
     Example:
         >>> import yogadl
-        >>> storage = yogadl.open_storage("caches", shared=True, wait_s=60)
+        >>> storage = yogadl.open_storage("caches", shared=True, lease=yogadl.Lease(wait_s=60))
         >>> ref = storage.submit([1, 2, 3], "numbers", "1")
         >>> ref.gather([2, 0])
         array([3, 1])
     """
     text = _checked_location(location)
-    policy = LeasePolicy(lease_ttl_s, wait_s)
+    names = names_of(open_storage)
+    for name in options:
+        if is_moved(name, names):
+            raise unknown_argument("open_storage", name, names)
+    policy = value_argument("lease", lease, Lease)
     if "://" in text:
         if shared:
             raise ConfigurationError(
                 f"shared=True is only for folders: leave it out for {masked(text)}, since every "
                 "bucket is shared"
             )
-        from yogadl._core.protocols import usual_prices
         from yogadl.storage._remote.backend import remote_backend
-        from yogadl.storage._remote.mirror import open_mirror
-        from yogadl.storage._remote.requests import Spending
+        from yogadl.storage._remote.mirror import Mirror, open_mirror
+        from yogadl.storage._remote.requests import Limits, Spending
 
         at = partial(_bucket_at, patience_s=patience_s, offline=offline)
         bucket = at(text, options)
-        copies = open_mirror(bucket, mirror, mirror_limit, mirror_fill)
-        prices = usual_prices(text) if prices is None else prices
-        spending = Spending(max_requests, max_requests_per_s, max_price, prices)
-        places = _foreign_buckets(foreign, at)
-        backend_of = partial(
-            remote_backend, bucket, copies, policy, spending=spending, verify=verify, buckets=places
+        copies = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
+        backend = remote_backend(
+            bucket,
+            open_mirror(bucket, copies),
+            policy,
+            mapped=mapped,
+            fill=copies.fill,
+            spending=Spending(value_argument("limits", limits, Limits), text),
+            verify=verify,
+            buckets=_foreign_buckets(foreign, at),
         )
-        return CacheStorage(backend_of(exclusive=exclusive, mapped=mapped, fill=mirror_fill))
-    bucket_only = {"mirror_limit": mirror_limit, "patience_s": patience_s, **options}
-    bucket_only |= {"max_requests": max_requests, "max_requests_per_s": max_requests_per_s}
-    bucket_only |= {"max_price": max_price, "prices": prices, "verify": verify}
-    bucket_only |= {"exclusive": None if exclusive else False, "offline": offline or None}
-    bucket_only |= {"mirror": None if mirror in ("auto", None) else mirror}
-    bucket_only |= {"mirror_fill": None if mirror_fill == "auto" else mirror_fill}
-    if not shared:
-        bucket_only |= {"wait_s": wait_s}
-        bucket_only |= {"lease_ttl_s": None if lease_ttl_s == DEFAULT_TTL_S else lease_ttl_s}
-    _refuse_options(text, bucket_only, shared=shared)
+        return CacheStorage(backend)
+    bucket_only = {"limits": limits, "verify": verify, "patience_s": patience_s, **options}
+    bucket_only |= {"mirror": None if mirror in ("auto", None) else mirror, "offline": offline or None}
+    bucket_only |= {"exclusive=False": None if policy.exclusive else policy}
+    _refuse_options(text, bucket_only if shared else bucket_only | {"lease": lease}, shared=shared)
     places = _foreign_buckets(foreign, partial(_bucket_at, patience_s=None, offline=False))
     if shared:
         return CacheStorage(shared_backend(Path(text), policy, mapped, places))
@@ -275,7 +258,7 @@ def _refuse_options(folder: str, options: Mapping[str, Any], *, shared: bool) ->
     """Refuse the options that have a value, which are not for folders."""
     refused = [name for name, value in options.items() if value is not None]
     if refused:
-        takes = f"shared, mapped, foreign{', ' if shared else '; with shared=True: '}lease_ttl_s, wait_s"
+        takes = f"shared, mapped, foreign{', ' if shared else '; with shared=True: '}lease"
         raise ConfigurationError(f"{', '.join(refused)}: no option of the folder {folder}; it takes {takes}")
 
 
@@ -299,7 +282,6 @@ def _refuse_mistyped_url(location: str) -> None:
 
 
 def _bucket_at(url: str, options: dict[str, Any], patience_s: float | None, *, offline: bool) -> "Bucket":
-    from yogadl._core.arguments import names_of
     from yogadl.storage._objects.bucket import OfflineBucket
     from yogadl.storage._objects.retry import DEFAULT_RETRY, RetryPolicy
     from yogadl.storage._remote.urls import open_bucket

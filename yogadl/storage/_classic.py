@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from yogadl._core.arguments import users_level
-from yogadl.storage._catalogue.backend import Backend, LeasePolicy
+from yogadl.storage._catalogue.backend import Backend, Lease
 from yogadl.storage._local import local_backend
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.gcs import GCSBucket
 from yogadl.storage._objects.s3 import S3Bucket
 from yogadl.storage._remote.backend import remote_backend
-from yogadl.storage._remote.mirror import Mirror
+from yogadl.storage._remote.mirror import LocalMirror
 from yogadl.storage._remote.opener import Verify
 from yogadl.storage._storage import CacheStorage
 
@@ -177,8 +177,8 @@ def _prefix(path: str | os.PathLike[str]) -> str:
 
 def _backend(bucket: Bucket, folder: Path, verify: Verify) -> Backend:
     # A subfolder, since the given folder may hold other files.
-    mirror = Mirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
-    return remote_backend(bucket, mirror, LeasePolicy(), verify=verify)
+    mirror = LocalMirror(bucket, None if folder == Path(_OLD_CACHE_DIR) else folder / "yogadl")
+    return remote_backend(bucket, mirror, Lease(), verify=verify)
 
 
 def _warn_of_tensorflow(config: Any) -> None:  # any value that 0.1.4 took

@@ -22,6 +22,7 @@ from yogadl._format.manifest import Manifest, adopted_paths, digest_of, read_man
 from yogadl._format.table import PartTable
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._builds.options import BuildOptions
 from yogadl.storage._builds.publish import clear_attempt, pin_parts, read_published
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
 from yogadl.storage._catalogue.cached import open_table, part_files, read_dictionary
@@ -162,7 +163,7 @@ def _materialize(source: CacheStorage, target: CacheStorage, manifest: Manifest,
         if not replaces:
             raise _has_other(target._backend.root, key, found.digest, digest_of(manifest.to_bytes()))
     ref = source.fetch(key.id, key.version, check=not manifest.is_weak)  # only sound files are copied
-    target.submit(ref, key.id, key.version, metadata=manifest.metadata or None)
+    target.submit(ref, key.id, key.version, build=BuildOptions(metadata=manifest.metadata or None))
     return True
 
 

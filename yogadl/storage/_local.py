@@ -14,7 +14,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, Lease
 from yogadl.storage._catalogue.cached import (
     REMEDY,
     Opener,
@@ -115,7 +115,7 @@ def _file_locks(folder: Folder) -> BuildCoordinator:
 
 
 def shared_backend(
-    path: Path, policy: LeasePolicy, mapped: bool = True, buckets: "tuple[tuple[str, Bucket], ...]" = ()
+    path: Path, policy: Lease, mapped: bool = True, buckets: "tuple[tuple[str, Bucket], ...]" = ()
 ) -> Backend:
     """Return the backend of a storage in a folder that several machines share; leases exclude builders.
 
@@ -130,7 +130,7 @@ def shared_backend(
     return Backend(Catalogue(root, opener), partial(_leases, root, policy))
 
 
-def _leases(root: "SharedRoot", policy: LeasePolicy) -> BuildCoordinator:
+def _leases(root: "SharedRoot", policy: Lease) -> BuildCoordinator:
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases
 
     return LeaseCoordinator(root, Leases(root, policy))

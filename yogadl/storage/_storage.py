@@ -7,7 +7,7 @@ does not load them.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
 
-from yogadl._core.arguments import bool_argument, explains_names
+from yogadl._core.arguments import bool_argument, explains_names, value_argument
 from yogadl._core.key import DatasetKey, new_key
 from yogadl._core.protocols import Storage
 from yogadl._dataref import RecordsRef
@@ -15,11 +15,9 @@ from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._reading import ReadingStorage
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from yogadl._core.progress import Progress
     from yogadl._format.codec import Codec
     from yogadl.storage._builds.building import PartitionedBuild
+    from yogadl.storage._builds.options import BuildOptions, FileOptions, RecordOptions
     from yogadl.storage._keeping import Pruned, Unfinished
 
 
@@ -170,17 +168,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        part_bytes: int | None = None,
-        allow_pickle: bool = False,
-        progress: "bool | Progress | None" = None,
-        check_space: bool = True,
-        metadata: dict[str, Any] | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-        spec: Any = None,
+        build: "BuildOptions | None" = None,
+        records: "RecordOptions | None" = None,
     ) -> RecordsRef:
         """Build a cache from any source and publish it; an existing version is replaced atomically.
 
@@ -196,19 +188,6 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version's name.
             workers: How many processes read the source, if it has random access or partitions; with 0 or 1,
                 this process does.
-            engine: Any `concurrent.futures.Executor`, or "ray", whose tasks read the source instead.
-            part_bytes: The largest size of a part; ``None`` lets parts grow up to 1 GiB, in a bucket 256 MiB.
-            allow_pickle: Whether objects without a stored form may be pickled.
-            progress: Whether to show a progress bar; ``None``: only on a terminal; or a function to call.
-            check_space: Whether to refuse, before anything is read, a build that certainly needs more space
-                than the disk has: of arrays, tables and other sources with known length and shapes, of which
-                fields with a codec are not counted.
-            metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
-                classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint. If not
-                given, a copy of a whole version (`data` is what `fetch` returned) has those of that version.
-            on_error: "skip": records that raise an error while they are read are left out, of an object with
-                ``__len__`` and ``__getitem__`` or a `DataRef`. The version's metadata list them as
-                ``"left_out"``. A record that does not fit the others is an error in any case.
             codec: How values are compressed: ``"zstd"``, `Zstd` with a level, ``"auto"`` (where it pays), or
                 a dict of these by the names of fields; ``None``: not at all. See docs/howto/compression.md.
             json: The names of fields that are json values: any tree of dict, list, str, numbers, bool and
@@ -216,9 +195,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 docs/howto/records.md.
             missing: By the names of fields, what comes in the place of a value that is ``None`` or whose key
                 a record lacks, such as ``{"label": -1, "text": "empty"}``; ``"empty"`` is an empty value.
-            spec: Of records that are read one by one: what their fields are where the first 1,024 don't show
-                it, as a tree like the record's with a `yogadl.Leaf` for each such field, such as
-                ``{"score": yogadl.Leaf("float64")}``.
+            build: How the version is built: an engine, the size of parts, progress, metadata.
+            records: How the records are read: what their fields are, what an error does, pickled values.
 
         Returns:
             The reference that `fetch` returns, without a request for it; the files are opened at the first
@@ -229,13 +207,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             StorageError: if the disk fails or is full.
         """
         from yogadl.storage._builds.building import build_version
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
 
         key = DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing, spec)
-        published = build_version(self._backend, key, lambda: data, options)
-        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
+        terms = terms_of(workers, codec, json, missing, build, records)
+        published = build_version(self._backend, key, lambda: data, terms)
+        return self._backend.catalogue.built(published, allow_pickle=terms.records.allow_pickle)
 
     @explains_names()
     def cached(
@@ -245,18 +222,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str = "auto",
         *,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        part_bytes: int | None = None,
-        allow_pickle: bool = False,
-        progress: "bool | Progress | None" = None,
         check: bool = False,
-        check_space: bool = True,
-        metadata: dict[str, Any] | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-        spec: Any = None,
+        build: "BuildOptions | None" = None,
+        records: "RecordOptions | None" = None,
     ) -> RecordsRef:
         """Return the version of a source, built if it does not exist: once, by however many processes.
 
@@ -271,31 +242,24 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_id: The dataset's id.
             dataset_version: The version's name; change it when the records change, or give ``"auto"``.
             workers: As for `submit`. The version does not depend on this argument, nor on those that follow,
-                but for ``on_error="skip"``.
-            engine: As for `submit`.
-            part_bytes: As for `submit`.
-            allow_pickle: As for `submit`; also allows reading pickled fields.
-            progress: As for `submit`.
+                but for ``on_error="skip"`` of `records`.
             check: As for `fetch`.
-            check_space: As for `submit`.
-            metadata: As for `submit`; an existing version keeps its own.
-            on_error: As for `submit`.
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
-            spec: As for `submit`.
+            build: As for `submit`; an existing version keeps its metadata.
+            records: As for `submit`; pickled fields of an existing version may be read, too.
 
         Raises:
             ConfigurationError: if the version is ``"auto"`` and it can't be known which records the source
                 has; or if the fingerprint of a `Dataset` is random, because a transform can't be hashed.
             UnsupportedDataError: if a record can't be stored; the error names field and record.
         """
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
         from yogadl.storage._hits.found_or_built import found_or_built
 
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing, spec)
-        return found_or_built(self._backend, data, dataset_id, dataset_version, options, check=check)
+        terms = terms_of(workers, codec, json, missing, build, records)
+        return found_or_built(self._backend, data, dataset_id, dataset_version, terms, check=check)
 
     @explains_names()
     def append(
@@ -306,16 +270,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         *,
         base_version: str,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        part_bytes: int | None = None,
-        allow_pickle: bool = False,
-        progress: "bool | Progress | None" = None,
-        check_space: bool = True,
-        metadata: dict[str, Any] | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec | Literal['same']" = "same",
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
+        build: "BuildOptions | None" = None,
+        records: "RecordOptions | None" = None,
     ) -> RecordsRef:
         """Build a version from all records of another version, followed by new records.
 
@@ -331,17 +290,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version to build.
             base_version: The version whose records come first; it must be another one.
             workers: As for `submit`, for the new records.
-            engine: As for `submit`.
-            part_bytes: As for `submit`.
-            allow_pickle: As for `submit`.
-            progress: As for `submit`.
-            check_space: As for `submit`.
-            metadata: As for `submit`; if not given, the new version has that of the other version.
-            on_error: As for `submit`.
             codec: As for `submit`, for the new records; ``"same"``: the fields that the other version has
                 compressed, as it was built.
             json: As for `submit`.
             missing: As for `submit`.
+            build: As for `submit`; if no metadata are given, the new version has those of the other version.
+            records: As for `submit`, without `spec`: the fields are those of the other version.
 
         Returns:
             As `submit`: the reference to the new version.
@@ -354,28 +308,24 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 call is repeated.
         """
         from yogadl.storage._builds.growth import append
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
 
         key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing)
-        published = append(self._backend, key, lambda: data, base, options)
-        return self._backend.catalogue.built(published, allow_pickle=allow_pickle)
+        terms = terms_of(workers, codec, json, missing, build, records).without("append", "spec")
+        published = append(self._backend, key, lambda: data, base, terms)
+        return self._backend.catalogue.built(published, allow_pickle=terms.records.allow_pickle)
 
     @explains_names()
     def compact(
         self,
         dataset_id: str,
         dataset_version: str,
+        new_version: str,
         *,
-        base_version: str,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        part_bytes: int | None = None,
-        progress: "bool | Progress | None" = None,
-        check_space: bool = True,
         codec: "Codec | Literal['same']" = "same",
         materialize: bool = False,
+        build: "BuildOptions | None" = None,
     ) -> RecordsRef:
         """Build a version with the same records as another, in few large parts, as `submit` makes them.
 
@@ -389,36 +339,31 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
 
         Args:
             dataset_id: The dataset's id.
-            dataset_version: The version to build; if it is `base_version`, that version is replaced
+            dataset_version: The version that has the records, or a tag.
+            new_version: The version to build; if it is `dataset_version`, that version is replaced
                 atomically.
-            base_version: The version that has the records.
             workers: As for `submit`. Several workers make more parts than one.
-            engine: As for `submit`.
-            part_bytes: As for `submit`.
-            progress: As for `submit`.
-            check_space: As for `submit`.
             codec: As for `submit`; ``"same"``: the fields that the other version has compressed, as it was
                 built.
             materialize: Whether values in foreign files are copied, too.
+            build: As for `submit`, without metadata.
 
         Returns:
             As `submit`: the reference to the new version. One with pickled fields reads nothing: fetch it
             with ``allow_pickle=True``.
 
         Raises:
-            DatasetNotFoundError: if the base version does not exist.
-            CacheFormatError: if the base version is damaged; nothing is published.
+            DatasetNotFoundError: if the version does not exist.
+            CacheFormatError: if the version is damaged; nothing is published.
             ConfigurationError: if `codec` would compress values that stay in foreign files.
         """
         from yogadl.storage._builds.growth import compact
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
 
-        key, base = DatasetKey(dataset_id, dataset_version), DatasetKey(dataset_id, base_version)
-        options = BuildOptions(workers, part_bytes, False, progress, check_space, engine, codec=codec)
+        key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
+        terms = terms_of(workers, codec, build=build).without("compact", "metadata")
         is_copied = bool_argument("materialize", materialize)
-        return self._backend.catalogue.built(
-            compact(self._backend, key, base, options, materialize=is_copied)
-        )
+        return self._backend.catalogue.built(compact(self._backend, key, base, terms, materialize=is_copied))
 
     @explains_names()
     def recompress(
@@ -429,9 +374,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         *,
         codec: "Codec | Literal['same']",
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        progress: "bool | Progress | None" = None,
         materialize: bool = False,
+        build: "BuildOptions | None" = None,
     ) -> RecordsRef:
         """Build a version with the same records as another, compressed otherwise, or not at all.
 
@@ -444,9 +388,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 atomically.
             codec: As for `compact`.
             workers: As for `submit`.
-            engine: As for `submit`.
-            progress: As for `submit`.
             materialize: As for `compact`.
+            build: As for `compact`.
 
         Returns:
             As `compact`.
@@ -458,13 +401,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         """
         return self.compact(
             dataset_id,
+            dataset_version,
             new_version,
-            base_version=dataset_version,
             workers=workers,
-            engine=engine,
-            progress=progress,
             codec=codec,
             materialize=materialize,
+            build=build,
         )
 
     @explains_names()
@@ -477,14 +419,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         format: str | None = None,
         read: bool = True,
         base_version: str | None = None,
-        fields: Sequence[str] | None = None,
-        features: dict[str, Any] | None = None,
-        missing: Literal["error", "empty"] | Mapping[str, Any] | None = None,
-        parse: bool | None = None,
+        missing: Literal["empty"] | Mapping[str, Any] | None = None,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        progress: "bool | Progress | None" = None,
-        metadata: dict[str, Any] | None = None,
+        build: "BuildOptions | None" = None,
+        files: "FileOptions | None" = None,
     ) -> RecordsRef:
         """Build a version whose values stay in the files of other libraries, with random access to them.
 
@@ -504,19 +442,13 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 same records has. If not, the files' own indexes and headers are trusted, and the fingerprint
                 is made of their sizes and tags.
             base_version: A version whose records come first, adopted or not.
-            fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
-                file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
-            features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with
-                dtype and shape; if not given, a record is the bytes.
-            missing: ``"empty"`` makes a value empty, of ``"webdataset"`` a field that a sample lacks, of
+            missing: As for `submit`: a dict by the names of fields, such as ``{"text": "empty", "id": -1}``,
+                or ``"empty"`` for all that can be empty: of ``"webdataset"`` a field that a sample lacks, of
                 ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes, a str or a list that are
-                null; by default, ``"error"`` refuses them. A dict says it by field, also of numbers:
-                ``{"text": "empty", "label": -1}``.
-            parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
+                null. If not given, they are refused.
             workers: How many processes read the files; with 0 or 1, this process does.
-            engine: As for `submit`.
-            progress: As for `submit`.
-            metadata: As for `submit`.
+            build: As for `submit`, without `part_bytes` and `check_space`.
+            files: Of some formats: what a record of the files is.
 
         Returns:
             As `submit`: the reference to the new version.
@@ -530,13 +462,13 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             StorageError: if a folder can't be listed.
         """
         from yogadl.storage._builds.adopted import adopt
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import FileOptions, terms_of
 
         key = DatasetKey(dataset_id, dataset_version)
         base = None if base_version is None else DatasetKey(dataset_id, base_version)
-        options = BuildOptions(workers, None, False, progress, True, engine, metadata)
-        terms = {"fields": fields, "features": features, "missing": missing, "parse": parse}
-        published = adopt(self._backend, key, paths, format, options, is_read=read, base=base, **terms)
+        terms = terms_of(workers, build=build).without("adopt", "part_bytes", "check_space")
+        said = vars(value_argument("files", files, FileOptions)) | {"missing": missing}
+        published = adopt(self._backend, key, paths, format, terms, is_read=read, base=base, **said)
         return self._backend.catalogue.built(published)
 
     @explains_names()
@@ -547,9 +479,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         new_version: str,
         *,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        progress: "bool | Progress | None" = None,
         replace: bool = False,
+        build: "BuildOptions | None" = None,
     ) -> RecordsRef:
         """Build a version of the foreign files of another version as they are now.
 
@@ -561,9 +492,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version that was adopted, or a tag.
             new_version: The version to build.
             workers: As for `adopt`.
-            engine: As for `adopt`.
-            progress: As for `adopt`.
             replace: Whether a version that exists is replaced, also `dataset_version` itself.
+            build: As for `submit`: an engine and progress.
 
         Returns:
             As `submit`: the reference to the new version. If nothing has changed, no version is built, and it
@@ -576,12 +506,13 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 not adopted, or has records of another source, or values so small that all were copied.
         """
         from yogadl.storage._builds.adopted import refresh
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
 
         key, base = DatasetKey(dataset_id, new_version), DatasetKey(dataset_id, dataset_version)
-        options = BuildOptions(workers, None, False, progress, True, engine)
-        return self._backend.catalogue.built(refresh(self._backend, key, base, options, replaces=replace))
+        terms = terms_of(workers, build=build).without("refresh", "part_bytes", "check_space", "metadata")
+        return self._backend.catalogue.built(refresh(self._backend, key, base, terms, replaces=replace))
 
+    @explains_names()
     def begin(
         self,
         dataset_id: str,
@@ -590,11 +521,10 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         partitions: int | None = None,
         run: str | None = None,
         source: Any = None,
-        allow_pickle: bool = False,
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-        spec: Any = None,
+        records: "RecordOptions | None" = None,
     ) -> "PartitionedBuild":
         """Begin a build whose partitions are written by tasks of any scheduler, in any order.
 
@@ -609,18 +539,19 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             source: The source that `write` reads if its call has no records: one with random access, or
                 `yogadl.partitioned`. With a `run`, each task hashes the arrays of `yogadl.from_source` whole
                 if no `fingerprint=` names them; more than 4 GiB are refused.
-            allow_pickle: Whether objects of the source without a stored form may be pickled.
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
-            spec: As for `submit`.
+            records: As for `submit`, without `on_error`.
         """
-        from yogadl._core.forms import forms_of
         from yogadl.storage._builds.building import begin_build
+        from yogadl.storage._builds.options import terms_of
 
         key = new_key(dataset_id, dataset_version)
-        forms = forms_of(json, missing, allow_pickle=allow_pickle, spec=spec)
-        return begin_build(self._backend, key, partitions, run, source, forms=forms, codec=codec)
+        terms = terms_of(0, codec, json, missing, records=records).without("begin", "on_error")
+        return begin_build(
+            self._backend, key, partitions, run, source, forms=terms.forms(), codec=terms.codec
+        )
 
     @explains_names()
     def cacheable(
@@ -629,18 +560,12 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         workers: int = 0,
-        engine: "Executor | str | None" = None,
-        part_bytes: int | None = None,
-        allow_pickle: bool = False,
-        progress: "bool | Progress | None" = None,
         check: bool = False,
-        check_space: bool = True,
-        metadata: dict[str, Any] | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
         codec: "Codec" = None,
         json: Sequence[str] = (),
         missing: Mapping[str, Any] | None = None,
-        spec: Any = None,
+        build: "BuildOptions | None" = None,
+        records: "RecordOptions | None" = None,
     ) -> Callable[[Callable[P, Any]], Callable[P, RecordsRef]]:
         """Decorate a function that returns a source, so that it returns a `DataRef`, built once.
 
@@ -659,30 +584,23 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_id: The dataset's id.
             dataset_version: The version's name; change it when the function changes, or give ``"auto"``.
             workers: As for `submit`. The version does not depend on this argument or on any that follows.
-            engine: As for `submit`.
-            part_bytes: As for `submit`.
-            allow_pickle: As for `submit`; also allows reading pickled fields.
-            progress: As for `submit`.
             check: As for `fetch`.
-            check_space: As for `submit`.
-            metadata: As for `submit`; an existing version keeps its own.
-            on_error: As for `submit`.
             codec: As for `submit`.
             json: As for `submit`.
             missing: As for `submit`.
-            spec: As for `submit`.
+            build: As for `submit`; an existing version keeps its metadata.
+            records: As for `submit`; pickled fields of an existing version may be read, too.
 
         Raises:
             ConfigurationError: if the arguments make no sense; from the function returned, if the version is
                 ``"auto"`` and a value that the function uses can't be described.
         """
-        from yogadl.storage._builds.options import BuildOptions
+        from yogadl.storage._builds.options import terms_of
         from yogadl.storage._hits.cacheable import cached
 
         DatasetKey(dataset_id, dataset_version)
-        terms = part_bytes, allow_pickle, progress, check_space, engine, metadata, on_error, codec
-        options = BuildOptions(workers, *terms, json, missing, spec)
-        return lambda function: cached(self._backend, dataset_id, dataset_version, options, check, function)
+        terms = terms_of(workers, codec, json, missing, build, records)
+        return lambda function: cached(self._backend, dataset_id, dataset_version, terms, check, function)
 
 
 def _reopened(kind: type[CacheStorage], backend: Backend) -> CacheStorage:

@@ -13,6 +13,7 @@ import pytest
 
 from yogadl.errors import CacheFormatError, ConfigurationError, DatasetNotFoundError
 from yogadl.storage import CacheStorage
+from yogadl.storage._builds.options import BuildOptions
 
 
 class StorageContract:
@@ -23,7 +24,9 @@ class StorageContract:
 
     def test_submitted_records_are_fetched(self, storage: CacheStorage) -> None:
         text = [f"{n % 97}" * (n % 5) for n in range(2_003)]
-        storage.submit({"x": np.arange(2_003), "text": text}, "some/data", "1", part_bytes=5_000)
+        storage.submit(
+            {"x": np.arange(2_003), "text": text}, "some/data", "1", build=BuildOptions(part_bytes=5_000)
+        )
         ref = _as_in_another_process(storage).fetch("some/data", "1")
         assert len(ref) == 2_003
         batch = ref.gather([2_002, 0, 1_234])
@@ -35,7 +38,7 @@ class StorageContract:
         made = [
             storage.submit(np.arange(101), "data", "1"),
             storage.append(np.arange(7), "data", "2", base_version="1"),
-            storage.compact("data", "3", base_version="2"),
+            storage.compact("data", "2", "3"),
         ]
         for number, ref in enumerate(made, 1):
             fetched = storage.fetch("data", f"{number}")
@@ -55,7 +58,7 @@ class StorageContract:
 
     def test_a_fingerprint_depends_on_the_records_alone(self, storage: CacheStorage) -> None:
         storage.submit(range(101), "a", "1")
-        storage.submit(range(101), "b", "other", part_bytes=64)
+        storage.submit(range(101), "b", "other", build=BuildOptions(part_bytes=64))
         storage.submit(range(102), "c", "1")
         assert storage.fetch("a", "1").fingerprint == storage.fetch("b", "other").fingerprint
         assert storage.fetch("a", "1").fingerprint != storage.fetch("c", "1").fingerprint
@@ -80,10 +83,10 @@ class StorageContract:
     def test_a_reader_of_a_replaced_version_keeps_reading_the_old_records(
         self, storage: CacheStorage
     ) -> None:
-        storage.submit(np.arange(10), "data", "1", part_bytes=16)
+        storage.submit(np.arange(10), "data", "1", build=BuildOptions(part_bytes=16))
         old = storage.fetch("data", "1")
         pickled = pickle.dumps(old)
-        storage.submit(np.arange(100, 120), "data", "1", part_bytes=16)
+        storage.submit(np.arange(100, 120), "data", "1", build=BuildOptions(part_bytes=16))
         assert storage.fetch("data", "1").gather(range(20)).tolist() == list(range(100, 120))
         assert (
             old.gather(range(10)).tolist()
@@ -99,7 +102,7 @@ class StorageContract:
 
     def test_a_reference_with_check_reads_the_same(self, storage: CacheStorage) -> None:
         text = [f"{n}" * (n % 3) for n in range(503)]
-        storage.submit({"x": np.arange(503), "text": text}, "data", "1", part_bytes=1_000)
+        storage.submit({"x": np.arange(503), "text": text}, "data", "1", build=BuildOptions(part_bytes=1_000))
         pickled = pickle.dumps(storage.fetch("data", "1", check=True))
         for ref in (storage.fetch("data", "1", check=True), pickle.loads(pickled)):
             batch = ref.gather([502, 0, 251])
@@ -153,7 +156,7 @@ class StorageContract:
             raise KeyError("gone")
 
         with pytest.raises(KeyError, match="gone"):
-            storage.submit(source, "data", "1", part_bytes=64)
+            storage.submit(source, "data", "1", build=BuildOptions(part_bytes=64))
         assert storage.versions("data") == []
         storage.submit(range(5), "data", "1")
         assert len(storage.fetch("data", "1")) == 5
@@ -183,7 +186,7 @@ class StorageContract:
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
     def test_appending_gives_the_same_version_as_one_build(self, storage: CacheStorage) -> None:
-        storage.submit(np.arange(501), "data", "1", part_bytes=1_000)
+        storage.submit(np.arange(501), "data", "1", build=BuildOptions(part_bytes=1_000))
         storage.append(np.arange(501, 600), "data", "2", base_version="1")
         storage.append(range(600, 604), "data", "3", base_version="2")
         storage.submit(np.arange(604), "whole", "1")
@@ -194,7 +197,7 @@ class StorageContract:
         assert storage.verify("data", "3").parts == storage.info("data", "1").parts + 2
 
     def test_the_base_of_an_append_can_be_deleted(self, storage: CacheStorage) -> None:
-        storage.submit(np.arange(101), "data", "1", part_bytes=200)
+        storage.submit(np.arange(101), "data", "1", build=BuildOptions(part_bytes=200))
         storage.append([101], "data", "2", base_version="1")
         storage.delete("data", "1")
         assert storage.prune(grace_s=0).files
@@ -202,8 +205,8 @@ class StorageContract:
         assert storage.fetch("data", "2").gather(range(102)).tolist() == list(range(102))
 
     def test_a_compacted_version_has_the_same_records_in_fewer_parts(self, storage: CacheStorage) -> None:
-        storage.submit(np.arange(101), "data", "1", part_bytes=200)
-        storage.compact("data", "2", base_version="1")
+        storage.submit(np.arange(101), "data", "1", build=BuildOptions(part_bytes=200))
+        storage.compact("data", "1", "2")
         assert (storage.info("data", "2").parts, storage.info("data", "1").parts > 2) == (1, True)
         assert storage.fetch("data", "2").fingerprint == storage.fetch("data", "1").fingerprint
 
@@ -254,8 +257,8 @@ class StorageContract:
         assert storage.fetch("data", "1")[0] == 3
 
     def test_prune_keeps_files_that_are_young_or_in_use(self, storage: CacheStorage) -> None:
-        storage.submit(range(100), "data", "1", part_bytes=64)
-        storage.submit(range(200), "data", "2", part_bytes=64)
+        storage.submit(range(100), "data", "1", build=BuildOptions(part_bytes=64))
+        storage.submit(range(200), "data", "2", build=BuildOptions(part_bytes=64))
         storage.delete("data", "2")
         assert storage.prune().files == ()
         would = storage.prune(grace_s=0, dry_run=True)
@@ -285,10 +288,10 @@ class StorageContract:
     def test_a_version_built_during_prunes_is_complete(self, storage: CacheStorage) -> None:
         pruning = [threading.Thread(target=storage.prune, kwargs={"grace_s": 0}) for _ in range(3)]
         for number, thread in enumerate(pruning):
-            storage.submit(range(number, 20), "data", "1", part_bytes=64)
+            storage.submit(range(number, 20), "data", "1", build=BuildOptions(part_bytes=64))
             storage.delete("data", "1")
             thread.start()
-            storage.submit(range(number, 20), "data", "1", part_bytes=64)
+            storage.submit(range(number, 20), "data", "1", build=BuildOptions(part_bytes=64))
             storage.verify("data", "1")
             thread.join()
             storage.verify("data", "1")
@@ -303,11 +306,11 @@ class StorageContract:
                     assert storage.prune(grace_s=0).files == ()
                 yield number
 
-        storage.submit(source, "data", "1", part_bytes=64)
+        storage.submit(source, "data", "1", build=BuildOptions(part_bytes=64))
         storage.verify("data", "1")
 
     def test_verify_reads_every_part(self, storage: CacheStorage) -> None:
-        storage.submit(np.arange(1_000), "data", "1", part_bytes=2_000)
+        storage.submit(np.arange(1_000), "data", "1", build=BuildOptions(part_bytes=2_000))
         reported: list[tuple[int, int]] = []
         found = storage.verify("data", "1", progress=lambda *args: reported.append(args))
         parts = storage.info("data", "1").parts

@@ -124,7 +124,9 @@ def test_objects_are_pickled_only_if_asked_for(tmp_path):
         with pytest.raises(UnsupportedDataError, match=r"field 'x' is a builtins\.set"):
             cached(connection.execute("SELECT 1 AS x"), tmp_path)
         storage = yogadl.open_storage(tmp_path)
-        storage.submit(connection.execute("SELECT 1 AS x"), "rows", "1", allow_pickle=True)
+        storage.submit(
+            connection.execute("SELECT 1 AS x"), "rows", "1", records=yogadl.RecordOptions(allow_pickle=True)
+        )
         assert storage.fetch("rows", "1", allow_pickle=True)[0] == {"x": {1, 2}}
 
 

@@ -29,8 +29,10 @@ def is_same(storage, version, count=COUNT):
 
 @pytest.mark.parametrize("engine", ["ray", RayExecutor(num_cpus=1, max_retries=0)], ids=["name", "executor"])
 def test_sources_of_both_kinds_give_the_same_cache(storage, tmp_path, engine):
-    storage.submit(Rows(COUNT, tmp_path / "rows"), "d", "1", engine=engine)
-    storage.submit(partitions(tmp_path / "parts", 40, 40, 77, COUNT), "d", "2", engine=engine)
+    storage.submit(Rows(COUNT, tmp_path / "rows"), "d", "1", build=yogadl.BuildOptions(engine=engine))
+    storage.submit(
+        partitions(tmp_path / "parts", 40, 40, 77, COUNT), "d", "2", build=yogadl.BuildOptions(engine=engine)
+    )
     assert is_same(storage, "1")
     assert is_same(storage, "2")
     assert len(said(tmp_path / "rows")) >= COUNT
@@ -38,7 +40,7 @@ def test_sources_of_both_kinds_give_the_same_cache(storage, tmp_path, engine):
 
 def test_arrays_are_sent_by_share(storage):
     arrays = {"x": np.arange(COUNT * 2.0).reshape(COUNT, 2), "n": np.arange(COUNT)}
-    storage.submit(arrays, "d", "1", engine="ray")
+    storage.submit(arrays, "d", "1", build=yogadl.BuildOptions(engine="ray"))
     storage.submit(arrays, "d", "2")
     assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
 
@@ -49,9 +51,9 @@ ALREADY = "leave out workers and engine"
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        (lambda: [1, 2], {"engine": "spark"}, 'engine must be "ray"'),
+        (lambda: [1, 2], {"build": yogadl.BuildOptions(engine="spark")}, 'engine must be "ray"'),
         (lambda: ray.data.range(20), {"workers": 2}, ALREADY),
-        (lambda: ray.data.range(20), {"engine": RayExecutor()}, ALREADY),
+        (lambda: ray.data.range(20), {"build": yogadl.BuildOptions(engine=RayExecutor())}, ALREADY),
     ],
     ids=["spark", "workers", "executor"],
 )
@@ -67,7 +69,9 @@ def test_an_error_of_the_source_is_raised_as_what_it_is(storage, tmp_path):
         return [number]
 
     with pytest.raises(ConnectionResetError, match="gone") as caught:
-        storage.submit(yogadl.partitioned.of(range(4), fails), "d", "1", engine="ray")
+        storage.submit(
+            yogadl.partitioned.of(range(4), fails), "d", "1", build=yogadl.BuildOptions(engine="ray")
+        )
     assert caught.value.__notes__ == ["in partition 2 of 4 ('2')"]
     assert "test_ray_builds.py" in str(caught.value.__cause__)
     assert storage.versions("d") == []
@@ -83,7 +87,7 @@ def test_a_task_that_is_killed_costs_its_partition_alone(storage, tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield 10 * number + record
 
-    storage.submit(yogadl.partitioned.of(range(8), read), "d", "1", engine="ray")
+    storage.submit(yogadl.partitioned.of(range(8), read), "d", "1", build=yogadl.BuildOptions(engine="ray"))
     assert list(storage.fetch("d", "1")) == list(range(80))
     assert sorted(said(tmp_path / "opened")) == sorted([*"01234567", "3"])
 
@@ -215,7 +219,7 @@ def test_columns_of_all_kinds_come_back(storage):
 def test_a_cache_that_was_read_as_a_dataset_is_the_same_again(storage):
     storage.submit([row(index) for index in range(COUNT)], "reference", "1")
     dataset = yogadl.adapters.ray.read(storage.fetch("reference", "1"), tasks=5)
-    storage.submit(dataset, "d", "1", engine="ray")  # it may be named, too
+    storage.submit(dataset, "d", "1", build=yogadl.BuildOptions(engine="ray"))  # it may be named, too
     assert is_same(storage, "1")
 
 

@@ -31,7 +31,7 @@ def records(count):
 
 @pytest.fixture
 def ref(cached):
-    return cached(records(101), part_bytes=2_000)
+    return cached(records(101), build=yogadl.BuildOptions(part_bytes=2_000))
 
 
 def test_each_column_has_what_was_stored_in_order(ref):

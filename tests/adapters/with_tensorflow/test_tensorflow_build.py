@@ -106,10 +106,10 @@ def test_a_pipeline_that_failed_goes_on_after_the_records_that_are_sealed(tmp_pa
         )
 
     with pytest.raises(tf.errors.OpError, match="broken"):
-        storage.submit(dataset(500), "set", "1", part_bytes=2**21)
+        storage.submit(dataset(500), "set", "1", build=yogadl.BuildOptions(part_bytes=2**21))
     read.clear()
     with caplog.at_level("INFO", "yogadl"):
-        storage.submit(dataset(-1), "set", "1", part_bytes=2**21)
+        storage.submit(dataset(-1), "set", "1", build=yogadl.BuildOptions(part_bytes=2**21))
     going_on = [record.args[1] for record in caplog.records if "continuing at record" in record.msg]
     assert going_on
     assert going_on[0] > 100
@@ -129,8 +129,8 @@ def test_another_pipeline_does_not_go_on_with_what_a_killed_one_sealed(tmp_path)
         return tf.data.Dataset.range(RECORDS).map(of)
 
     with pytest.raises(tf.errors.InvalidArgumentError):
-        storage.submit(dataset(1, 500), "set", "1", part_bytes=2**21)
-    storage.submit(dataset(3, 99_999), "set", "1", part_bytes=2**21)
+        storage.submit(dataset(1, 500), "set", "1", build=yogadl.BuildOptions(part_bytes=2**21))
+    storage.submit(dataset(3, 99_999), "set", "1", build=yogadl.BuildOptions(part_bytes=2**21))
     assert [int(x[0]) for x in storage.fetch("set", "1")] == [3 * i for i in range(RECORDS)]
 
 
@@ -149,7 +149,7 @@ def test_after_ctrl_c_and_a_change_of_a_python_function_no_record_is_the_old_one
             return tf.fill([8192], tf.ensure_shape(call(label(special), [i], tf.int64, **options), []))
 
         dataset = tf.data.Dataset.range(RECORDS).map(of)
-        storage.submit(dataset, "set", "1", part_bytes=2**21, progress=progress)
+        storage.submit(dataset, "set", "1", build=yogadl.BuildOptions(part_bytes=2**21, progress=progress))
 
     def stop(records, total, size_bytes):
         if records > 400:

@@ -27,7 +27,7 @@ def append(root: Path, source: Items) -> list[int]:
     """Append to the cache, and return which records were read from the source."""
     source.read.clear()
     storage = yogadl.open_storage(root)
-    storage.append(source, "data", "2", base_version="1", part_bytes=PART_BYTES)
+    storage.append(source, "data", "2", base_version="1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     return list(source.read)
 
 

@@ -68,19 +68,21 @@ def build(root: Path, source: Any) -> list[int]:
     source.read.clear()
     storage = yogadl.open_storage(root)
     if not storage.versions("data"):
-        storage.submit(source, "data", "1", part_bytes=PART_BYTES)
+        storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     return list(source.read)
 
 
 def call(root: Path, source: Any) -> list[int]:
     """Do the same as users do, who have a builder."""
     source.read.clear()
-    yogadl.open_storage(root).cacheable("data", "1", part_bytes=PART_BYTES)(lambda: source)()
+    yogadl.open_storage(root).cacheable("data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))(
+        lambda: source
+    )()
     return list(source.read)
 
 
 def replace(root: Path, source: Any) -> None:
-    yogadl.open_storage(root).submit(source, "data", "1", part_bytes=PART_BYTES)
+    yogadl.open_storage(root).submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
 
 
 def kill_at(step: int, function: Callable[..., Any], *args: Any, only: str = "") -> None:
@@ -145,7 +147,7 @@ def expected(source: Any) -> str:
 def bounds_of(folder: Path, source: Any) -> list[int]:
     """Return the first record of each part of a build that nobody kills, and the end."""
     storage = yogadl.open_storage(folder / "whole")
-    storage.submit(source, "data", "1", part_bytes=PART_BYTES)
+    storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     bounds = open_table(
         storage._backend.root, storage._backend.catalogue.published(DatasetKey("data", "1")).manifest
     ).first_record.tolist()
@@ -429,7 +431,14 @@ def killed_in_the_middle(root: Path, part_bytes: int | None) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
 
     storage = yogadl.open_storage(root)
-    assert wait(fork(lambda: storage.submit(source, "data", "1", part_bytes=part_bytes))) == -signal.SIGKILL
+    assert (
+        wait(
+            fork(
+                lambda: storage.submit(source, "data", "1", build=yogadl.BuildOptions(part_bytes=part_bytes))
+            )
+        )
+        == -signal.SIGKILL
+    )
     held = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
     assert sum(held) > 25 * RECORDS * ROW_BYTES
     assert storage.datasets() == []

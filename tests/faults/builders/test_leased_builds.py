@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from inside import BucketRoot, DatasetKey, LeasePolicy, Leases, LocalBucket, Object, read_manifest
+from inside import BucketRoot, DatasetKey, Lease, Leases, LocalBucket, Object, read_manifest
 from processes import Process, until
 
 import yogadl
@@ -31,8 +31,10 @@ PART_BYTES = 8_000
 def opened(root: Path, host: str, ttl_s: float) -> CacheStorage:
     """Open the storage as a machine of that name would: a bucket with a mirror, or a shared folder."""
     if (root / "is-shared").exists():
-        return yogadl.open_storage(root / "bucket", shared=True, lease_ttl_s=ttl_s)
-    return yogadl.open_storage((root / "bucket").as_uri(), mirror=root / f"mirror-{host}", lease_ttl_s=ttl_s)
+        return yogadl.open_storage(root / "bucket", shared=True, lease=yogadl.Lease(ttl_s=ttl_s))
+    return yogadl.open_storage(
+        (root / "bucket").as_uri(), mirror=root / f"mirror-{host}", lease=yogadl.Lease(ttl_s=ttl_s)
+    )
 
 
 @pytest.fixture(params=["bucket", "shared"])
@@ -74,7 +76,9 @@ def build(root: Path, host: str, ttl_s: float, at: int = -1, seed: int = 0) -> t
     """Ask for the dataset; return its fingerprint, a few records, and how many were read here to build it."""
     source = Halting(root, host, at, seed)
 
-    @opened(root, host, ttl_s).cacheable(KEY.id, KEY.version, part_bytes=PART_BYTES, progress=False)
+    @opened(root, host, ttl_s).cacheable(
+        KEY.id, KEY.version, build=yogadl.BuildOptions(part_bytes=PART_BYTES, progress=False)
+    )
     def data() -> Halting:
         return source
 
@@ -197,7 +201,9 @@ def test_a_builder_that_was_stopped_and_overtaken_serves_what_is_published(root:
 def replace(root: Path) -> None:
     storage = opened(root, "a", 2.0)
     with pytest.raises(LeaseError, match="another process has taken over the lease"):
-        storage.submit(Halting(root, "a", 6_000), KEY.id, KEY.version, part_bytes=PART_BYTES)
+        storage.submit(
+            Halting(root, "a", 6_000), KEY.id, KEY.version, build=yogadl.BuildOptions(part_bytes=PART_BYTES)
+        )
 
 
 def test_a_replacement_that_was_stopped_and_overtaken_replaces_nothing(root: Path) -> None:
@@ -250,7 +256,7 @@ class Deadly(LocalBucket):
 
 
 def take_and_die(root: Path, moment: str) -> None:
-    with Leases(BucketRoot(Deadly(root / "bucket", moment)), LeasePolicy(600.0, None)).held(KEY):
+    with Leases(BucketRoot(Deadly(root / "bucket", moment)), Lease(600.0, None)).held(KEY):
         pass
     raise AssertionError("it is dead by now")
 

@@ -16,7 +16,9 @@ RECORDS = 3 * PARTS
 def build(root: Path) -> None:
     storage = yogadl.open_storage(root)
     texts = ["x" * (i % 50) for i in range(RECORDS)]
-    storage.submit({"i": np.arange(RECORDS), "text": texts}, "data", "1", part_bytes=110)
+    storage.submit(
+        {"i": np.arange(RECORDS), "text": texts}, "data", "1", build=yogadl.BuildOptions(part_bytes=110)
+    )
     assert storage.info("data", "1").parts >= PARTS
 
 

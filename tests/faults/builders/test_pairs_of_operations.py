@@ -24,9 +24,9 @@ import pytest
 from inside import (
     DatasetKey,
     Folder,
-    LeasePolicy,
+    Lease,
     LocalBucket,
-    Mirror,
+    LocalMirror,
     SerialExecutor,
     _folder,
     _names,
@@ -62,21 +62,23 @@ NEW = np.arange(100, 110)  # no version has it, but a killed build has left its 
 
 
 def submit(world: "World") -> None:
-    world.storage.submit(NEW, ID, "1", part_bytes=PART_BYTES)
+    world.storage.submit(NEW, ID, "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
 
 
 def submit_deleted(world: "World") -> None:
     """Build anew what is in the trash only, so that its parts are there and soon may not be."""
-    world.storage.submit(DELETED, ID, "3", part_bytes=PART_BYTES)
+    world.storage.submit(DELETED, ID, "3", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
 
 
 def append(world: "World") -> None:
     """Continue what others replace, delete and prune."""
-    world.storage.append(NEW, ID, "5", base_version="1", part_bytes=PART_BYTES)
+    world.storage.append(NEW, ID, "5", base_version="1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
 
 
 def cacheable(world: "World") -> Any:
-    return records_of(world.storage.cacheable(ID, "4", part_bytes=PART_BYTES)(replaced)())
+    return records_of(
+        world.storage.cacheable(ID, "4", build=yogadl.BuildOptions(part_bytes=PART_BYTES))(replaced)()
+    )
 
 
 def replaced() -> Any:
@@ -242,7 +244,7 @@ class World:
 def furnish(storage: CacheStorage) -> None:
     """Build what all worlds begin with."""
     for version, records in (("1", REPLACED), ("1", FIRST), ("2", SECOND), ("3", DELETED), ("9", NEW)):
-        storage.submit(records, ID, version, part_bytes=PART_BYTES)
+        storage.submit(records, ID, version, build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     storage.delete(ID, "3")
     storage._backend.root.remove(f"{ID}/versions/9.json")
     for name in storage._backend.root.names(f"{ID}/trash", ".json"):
@@ -303,7 +305,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
     """Return what makes the same world again and again."""
     other = yogadl.open_storage(tmp_path / "other")
-    other.submit(NEW, ID, "1", part_bytes=PART_BYTES)
+    other.submit(NEW, ID, "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     numbers = itertools.count()
     known: dict[bytes, dict[str, int]] = {}
     if kind == "bucket":
@@ -322,7 +324,9 @@ def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         return in_bucket
 
     def opened(folder: Path) -> CacheStorage:
-        return yogadl.open_storage(folder, shared=kind == "shared", wait_s=0.0 if kind == "shared" else None)
+        return yogadl.open_storage(
+            folder, shared=kind == "shared", lease=yogadl.Lease(wait_s=0.0 if kind == "shared" else None)
+        )
 
     furnish(opened(tmp_path / "furnished"))
     then = time.time() - 2 * DAY_S
@@ -341,7 +345,7 @@ def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def _in_bucket(bucket: MemoryBucket, mirror: Path) -> CacheStorage:
-    return CacheStorage(remote_backend(bucket, Mirror(bucket, mirror), LeasePolicy(wait_s=0.0)))
+    return CacheStorage(remote_backend(bucket, LocalMirror(bucket, mirror), Lease(wait_s=0.0)))
 
 
 def _folder_of(it: object) -> Path | None:

@@ -14,6 +14,7 @@ from inside import BucketRoot
 from kinds import KINDS, open_kind
 from processes import fork, in_child, until, wait, wait_until
 
+import yogadl
 from yogadl.storage import CacheStorage
 
 RECORDS = 400
@@ -76,13 +77,15 @@ def nothing() -> None:
 
 def fail_to_build(storage: CacheStorage, source: Any, version: str = "1", **options: Any) -> None:
     with pytest.raises(ConnectionResetError):
-        storage.submit(source, "data", version, part_bytes=PART_BYTES, **options)
+        storage.submit(source, "data", version, build=yogadl.BuildOptions(part_bytes=PART_BYTES), **options)
 
 
 def build_and_die(kind: str, root: Path, source: type | None, version: str, workers: int) -> None:
     end = die if workers > 1 else partial(die_once_noted, kind, root, version)
     made = (Items if source is Items else records)(0, end)
-    open_kind(kind, root).submit(made, "data", version, part_bytes=PART_BYTES, workers=workers)
+    open_kind(kind, root).submit(
+        made, "data", version, build=yogadl.BuildOptions(part_bytes=PART_BYTES), workers=workers
+    )
 
 
 def wait_for_death(*args: Any) -> None:
@@ -152,7 +155,7 @@ def test_what_a_killed_iterators_build_held_goes_with_the_next_build_of_the_data
         fail_to_build(storage, records(1, fail))
         assert [left.version for left in storage.unfinished()] == ["old"]
         a_day_goes_by(monkeypatch)
-    storage.submit(records(1, nothing), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(records(1, nothing), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert storage.unfinished() == []
     size_bytes = storage.info("data", "1").size_bytes
     assert size_bytes <= held(tmp_path) < size_bytes + RECORDS * 400 // 10
@@ -182,7 +185,7 @@ def test_a_build_that_can_be_gone_on_with_is_gone_on_with_until_its_source_has_c
         assert held(tmp_path) < 1.1 * before  # and not twice as much
     else:
         a_day_goes_by(monkeypatch)
-    storage.submit(Items(1, nothing), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(Items(1, nothing), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert held(tmp_path) < 1.1 * storage.info("data", "1").size_bytes
     assert np.array_equal(storage.fetch("data", "1").gather(range(RECORDS))["row"], rows(1))
 
@@ -192,8 +195,8 @@ def test_a_build_that_fails_leaves_the_parts_that_others_have_of_the_same_bytes(
     tmp_path: Path, kind: str
 ) -> None:
     storage = open_kind(kind, tmp_path)
-    storage.submit(records(0, nothing), "data", "1", part_bytes=PART_BYTES)
-    storage.submit(records(1, nothing), "data", "deleted", part_bytes=PART_BYTES)
+    storage.submit(records(0, nothing), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
+    storage.submit(records(1, nothing), "data", "deleted", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     storage.delete("data", "deleted")
     fail_to_build(storage, Items(2, fail), "to be gone on with")
     for seed in range(3):
@@ -215,7 +218,7 @@ def test_a_build_that_fails_while_another_version_is_built_leaves_its_parts_to_t
         fail_to_build(storage, records(0, fail), "2")
         assert [left.version for left in storage.unfinished()] == ["1", "2"]
 
-    storage.submit(records(0, fail_beside), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(records(0, fail_beside), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     storage.verify("data", "1")
     assert storage.unfinished() == []
     assert held(tmp_path) < 1.1 * storage.info("data", "1").size_bytes
@@ -224,8 +227,8 @@ def test_a_build_that_fails_while_another_version_is_built_leaves_its_parts_to_t
 @pytest.mark.parametrize("kind", KINDS)
 def test_prune_of_what_is_unfinished_takes_just_that(tmp_path: Path, kind: str) -> None:
     storage = open_kind(kind, tmp_path)
-    storage.submit(records(1, nothing), "data", "1", part_bytes=PART_BYTES)
-    storage.submit(records(2, nothing), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(records(1, nothing), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
+    storage.submit(records(2, nothing), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     tasks = storage.begin("data", "3", partitions=2, run="job")
     tasks.write(0, records(3, nothing), part_bytes=PART_BYTES)
     before = held(tmp_path)
@@ -261,7 +264,7 @@ def test_prune_of_what_is_unfinished_leaves_a_build_alone_that_runs(
         assert storage.prune(unfinished=True, dry_run=True).files == ()
         assert storage.prune(unfinished=True).files == ()
 
-    storage.submit(records(0, prune), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(records(0, prune), "data", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
     assert "another process builds or prunes it" in caplog.text
     storage.verify("data", "1")
 
@@ -280,5 +283,10 @@ def test_what_a_killed_build_for_a_bucket_left_in_the_mirror_goes(tmp_path: Path
 
 def test_prune_leaves_what_builds_in_the_mirror_while_its_process_lives(tmp_path: Path) -> None:
     storage = open_kind("bucket", tmp_path)
-    storage.submit(records(0, lambda: storage.prune() and None), "data", "1", part_bytes=PART_BYTES)
+    storage.submit(
+        records(0, lambda: storage.prune() and None),
+        "data",
+        "1",
+        build=yogadl.BuildOptions(part_bytes=PART_BYTES),
+    )
     storage.verify("data", "1")

@@ -41,7 +41,7 @@ def test_a_field_that_is_partly_compressed_and_partly_foreign_stays_so(tmp_path,
     storage.submit(own, "d", "0", codec="zstd")
     write(tmp_path / "in/0.jsonl", "jsonl", [b'"%d"' % number for number in range(50)])
     storage.adopt(f"{tmp_path}/in", "d", "1", base_version="0")
-    storage.compact("d", "2", base_version="1")
+    storage.compact("d", "1", "2")
     assert storage.info("d", "2").is_adopted
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint
     ref = storage.fetch("d", "2")

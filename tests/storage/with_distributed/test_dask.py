@@ -47,7 +47,7 @@ def test_dask_builds_the_same_cache(client, storage, tmp_path, kind):
         "random access": Items(),
         "arrays": {"n": np.arange(130)},
     }[kind]
-    storage.submit(source, "d", "1", engine=client.get_executor())
+    storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=client.get_executor()))
     storage.submit(source, "d", "2")
     assert storage.info("d", "1").fingerprint == storage.info("d", "2").fingerprint
     storage.verify("d", "1")
@@ -55,14 +55,14 @@ def test_dask_builds_the_same_cache(client, storage, tmp_path, kind):
 
 def test_a_client_in_place_of_its_executor_is_refused(client, storage):
     with pytest.raises(yogadl.errors.ConfigurationError, match=r"pass client\.get_executor\(\)"):
-        storage.submit([1, 2], "d", "1", engine=client)
+        storage.submit([1, 2], "d", "1", build=yogadl.BuildOptions(engine=client))
     assert storage.datasets() == []
 
 
 def test_an_error_of_a_task_of_dasks_is_the_callers(client, storage):
     source = yogadl.partitioned.of(range(4), lambda number: [1 // (number - 2)])
     with pytest.raises(ZeroDivisionError):
-        storage.submit(source, "d", "1", engine=client.get_executor())
+        storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=client.get_executor()))
     assert storage.versions("d") == []
 
 
@@ -76,7 +76,7 @@ def dies_once(folder, number):
 
 def test_a_worker_of_dasks_that_dies_costs_what_it_had_in_hand(client, storage, tmp_path):
     source = yogadl.partitioned.of(range(12), functools.partial(dies_once, tmp_path))
-    storage.submit(source, "d", "1", engine=client.get_executor(retries=3))
+    storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=client.get_executor(retries=3)))
     assert storage.fetch("d", "1").gather(range(12)).tolist() == list(range(12))
     assert len((tmp_path / "read").read_text().split()) <= 14
     wait_until(lambda: len(client.scheduler_info()["workers"]) == 2, "the worker's successor")

@@ -20,7 +20,9 @@ def bucket(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bucket")
     storage = yogadl.open_storage(f"file://{folder}", mirror=None)
     for version, codec in (("raw", None), ("1", "zstd")):
-        storage.submit(alike(RECORDS), "d", version, codec=codec, part_bytes=60_000)
+        storage.submit(
+            alike(RECORDS), "d", version, codec=codec, build=yogadl.BuildOptions(part_bytes=60_000)
+        )
     assert storage.info("d", "1").parts > 3
     return folder
 
@@ -37,16 +39,17 @@ def check(ref):
 OPTIONS = {
     "no mirror": {"mirror": None},
     "no mirror, blocks verified": {"mirror": None, "verify": "block"},
-    "small mirror": {"mirror_limit": 100_000, "mirror_fill": "always"},
-    "mirror that is not filled": {"mirror_fill": "never"},
-    "mirror": {},
+    "small mirror": {"mirror": yogadl.Mirror("mirror", limit=100_000, fill="always")},
+    "mirror that is not filled": {"mirror": yogadl.Mirror("mirror", fill="never")},
+    "mirror": {"mirror": "mirror"},
 }
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("check_blocks", [False, True])
-def test_a_cold_machine_reads_the_records(bucket, tmp_path, options, check_blocks):
-    given = {"mirror": tmp_path / "mirror", **OPTIONS[options]}
+def test_a_cold_machine_reads_the_records(bucket, tmp_path, options, check_blocks, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = OPTIONS[options]
     ref = yogadl.open_storage(f"file://{bucket}", **given).fetch("d", "1", check=check_blocks)
     check(ref)
     check(yogadl.open_storage(f"file://{bucket}", **given).fetch("d", "1"))
@@ -137,7 +140,9 @@ def test_windows_by_range(tmp_path):
     documents = [rng.choice(len(WORDS), 1 + n % 400).astype(np.uint16) for n in range(300)]
     storage = yogadl.open_storage(f"file://{tmp_path / 'bucket'}", mirror=None)
     for version, codec in (("raw", None), ("1", "zstd")):
-        storage.submit({"tokens": documents}, "d", version, codec=codec, part_bytes=30_000)
+        storage.submit(
+            {"tokens": documents}, "d", version, codec=codec, build=yogadl.BuildOptions(part_bytes=30_000)
+        )
     streams = [
         storage.fetch("d", version).chunks("tokens", 50).stream(shuffle=True) for version in ("raw", "1")
     ]
@@ -150,7 +155,7 @@ def test_rows_of_parts_without_a_codec_are_read_as_they_were_announced(tmp_path)
     rows = np.random.default_rng(0).integers(0, 256, (1500, 512), np.uint8)
     rows[750:] = 1
     storage = yogadl.open_storage(f"file://{tmp_path / 'bucket'}", mirror=None)
-    storage.submit({"x": rows}, "d", "1", codec="auto", part_bytes=200_000)
+    storage.submit({"x": rows}, "d", "1", codec="auto", build=yogadl.BuildOptions(part_bytes=200_000))
     ref = storage.fetch("d", "1")
     assert set(ref._records.table.fields[0].codec.tolist()) == {0, 1}
     stream = ref.stream(shuffle=True, shuffle_seed=1)

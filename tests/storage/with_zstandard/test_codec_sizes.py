@@ -34,14 +34,20 @@ def test_a_build_holds_its_first_records_until_they_are_enough(storage, monkeypa
             yield {"x": value}
         next(calls)
 
-    storage.submit(source, "d", "1", codec="zstd", part_bytes=3_000)
+    storage.submit(source, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=3_000))
     assert storage.fetch("d", "1").gather(range(records))["x"] == TEXT[:records]
 
 
 @pytest.mark.parametrize("size_bytes", [1, 5_000, 10**6])
 def test_a_build_holds_bytes_until_they_are_enough(storage, monkeypatch, size_bytes):
     set_constants(monkeypatch, CODEC_SAMPLE_BYTES=size_bytes)
-    storage.submit(lambda: ({"x": value} for value in TEXT), "d", "1", codec="zstd", part_bytes=3_000)
+    storage.submit(
+        lambda: ({"x": value} for value in TEXT),
+        "d",
+        "1",
+        codec="zstd",
+        build=yogadl.BuildOptions(part_bytes=3_000),
+    )
     assert storage.fetch("d", "1").gather(range(len(TEXT)))["x"] == TEXT
     assert bool(dictionaries(storage)) == (size_bytes > 1)
 
@@ -68,7 +74,7 @@ def test_a_dictionary_knows_records_from_everywhere(storage):
 @pytest.mark.parametrize("large_bytes", [0, 2**40])
 def test_a_table_of_any_size_names_the_dictionaries(storage, monkeypatch, large_bytes):
     set_constants(monkeypatch, LARGE_TABLE_BYTES=large_bytes)
-    built(storage, "1", TEXT, part_bytes=3_000)
+    built(storage, "1", TEXT, build=yogadl.BuildOptions(part_bytes=3_000))
     assert dictionaries(storage)
 
 

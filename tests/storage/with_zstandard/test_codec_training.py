@@ -8,6 +8,8 @@ from typing import ClassVar
 import pytest
 from inside import set_constants
 
+import yogadl
+
 RECORDS = 4000
 
 
@@ -49,7 +51,7 @@ def build_with_workers(storage, source, version, **options):
 
 def build_with_an_engine(storage, source, version, **options):
     with ThreadPoolExecutor(2) as pool:
-        storage.submit(source, "d", version, codec="zstd", engine=pool, **options)
+        storage.submit(source, "d", version, codec="zstd", build=yogadl.BuildOptions(engine=pool), **options)
 
 
 def build_by_tasks(storage, source, version):
@@ -82,7 +84,7 @@ def test_shares_compress_as_well_as_one_process(storage, build):
 def test_a_raw_build_reads_each_record_once(storage):
     source = Items()
     with ThreadPoolExecutor(2) as pool:
-        storage.submit(source, "d", "1", engine=pool)
+        storage.submit(source, "d", "1", build=yogadl.BuildOptions(engine=pool))
     assert len(source.reads) <= RECORDS + 2  # the first tells the structure
 
 
@@ -118,7 +120,7 @@ def test_sources_of_any_length(storage, build, count):
 
 def test_records_that_can_not_be_read_are_left_out_as_ever(storage):
     bad = {0, 1, 125, 3999}
-    build_with_an_engine(storage, Items(bad=bad), "1", on_error="skip")
+    build_with_an_engine(storage, Items(bad=bad), "1", records=yogadl.RecordOptions(on_error="skip"))
     ref = storage.fetch("d", "1")
     assert len(ref) == RECORDS - len(bad)
     assert {one["index"] for one in ref.metadata["left_out"]["records"]} == bad

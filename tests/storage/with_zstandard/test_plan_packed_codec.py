@@ -11,7 +11,9 @@ def test_whole_documents_are_counted_once_for_pieces_that_are_read_soon(tmp_path
     random = np.random.default_rng(0)
     lengths = np.minimum(random.lognormal(6, 1.2, 1501).astype(int), most)
     records = [{"tokens": random.integers(0, 5000, length, np.int32)} for length in lengths]
-    yogadl.open_storage(tmp_path).submit(records, "set", "1", codec="zstd", part_bytes=700_000)
+    yogadl.open_storage(tmp_path).submit(
+        records, "set", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=700_000)
+    )
 
     def opened():
         ref = yogadl.open_storage(tmp_path.as_uri(), mirror=None).fetch("set", "1")

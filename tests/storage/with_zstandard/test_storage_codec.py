@@ -71,7 +71,9 @@ CODECS = [
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"part_bytes": 20_000}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"build": yogadl.BuildOptions(part_bytes=20_000)}, {"workers": 2}], ids=str
+)
 @pytest.mark.usefixtures("forked_workers")
 def test_records_and_fingerprint_are_those_of_a_raw_cache(storage, codec, options):
     made = records(0, 150)
@@ -127,7 +129,7 @@ def test_a_part_of_auto_is_compressed_if_its_first_values_are_worth_it(storage):
     rng = random.Random(1)
     values = [("noise" if n < 500 else "text", n) for n in range(1000)]
     made = [rng.randbytes(1000) if kind == "noise" else text(n).encode() for kind, n in values]
-    storage.submit({"x": made}, "d", "1", codec="auto", part_bytes=100_000)
+    storage.submit({"x": made}, "d", "1", codec="auto", build=yogadl.BuildOptions(part_bytes=100_000))
     table = yogadl_table(storage, "1")
     kinds = table.fields[0].codec.tolist()
     assert set(kinds[:4]) == {0}
@@ -155,7 +157,7 @@ def test_an_appended_version_goes_on_as_the_one_before_was_stored(storage):
     check(storage.fetch("d", "4"), made)
     check(storage.fetch("d", "4", check=True), made)
     storage.verify("d", "4")
-    storage.compact("d", "5", base_version="4")
+    storage.compact("d", "4", "5")
     check(storage.fetch("d", "5"), made)
     assert storage.field_sizes("d", "5")["text"].codec == "zstd"
     assert storage.field_sizes("d", "5")["label"].codec == "raw"
@@ -163,7 +165,7 @@ def test_an_appended_version_goes_on_as_the_one_before_was_stored(storage):
 
 def test_recompressing_changes_no_record(storage):
     made = records(0, 120)
-    storage.submit(made, "d", "1", metadata={"from": "here"})
+    storage.submit(made, "d", "1", build=yogadl.BuildOptions(metadata={"from": "here"}))
     for new, codec in [("2", "zstd"), ("3", {"bytes": yogadl.Zstd(19)}), ("4", None), ("1", "auto")]:
         storage.recompress("d", "1" if new != "4" else "3", new, codec=codec)
         check(storage.fetch("d", new), made)
@@ -176,8 +178,8 @@ def test_recompressing_changes_no_record(storage):
 
 def test_a_shape_that_turns_out_to_vary_leaves_older_parts_readable(storage):
     made = [{"x": np.full((20, 20) if n < 300 else (20, n % 25), n % 9, np.int16)} for n in range(600)]
-    storage.submit(made, "d", "1", codec="zstd", part_bytes=40_000)
-    storage.submit(made, "d", "raw", part_bytes=40_000)
+    storage.submit(made, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=40_000))
+    storage.submit(made, "d", "raw", build=yogadl.BuildOptions(part_bytes=40_000))
     assert storage.info("d", "1").fingerprint == storage.info("d", "raw").fingerprint
     for found, expected in zip(storage.fetch("d", "1"), made, strict=True):
         assert_same(found, expected)
@@ -198,7 +200,7 @@ def dictionaries(storage, dataset_id="d"):
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=str)
 def test_all_parts_and_workers_share_one_dictionary(storage, options):
     made = alike(3000)
-    storage.submit(made, "d", "1", codec="zstd", part_bytes=60_000, **options)
+    storage.submit(made, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=60_000), **options)
     (name,) = dictionaries(storage)
     path = Path(storage.location, f"d/parts/{name}.dict")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == name
@@ -207,7 +209,9 @@ def test_all_parts_and_workers_share_one_dictionary(storage, options):
     assert table.dictionaries == (name,)
     field = table.fields[0 if storage.info("d", "1").spec.fields[0].name == "text" else 1]
     assert set(field.dictionary.tolist()) == {0}
-    storage.submit(made, "e", "1", codec=yogadl.Zstd(dictionary=False), part_bytes=60_000)
+    storage.submit(
+        made, "e", "1", codec=yogadl.Zstd(dictionary=False), build=yogadl.BuildOptions(part_bytes=60_000)
+    )
     with_it, without = (storage.field_sizes(name, "1")["text"].stored_bytes for name in "de")
     assert with_it < 0.8 * without
     check_labels(storage.fetch("d", "1"), made)
@@ -241,9 +245,11 @@ def test_a_killed_build_goes_on_with_its_dictionary(storage):
 
     for codec in ("zstd", yogadl.Zstd(9), None):
         with pytest.raises(KeyboardInterrupt):
-            storage.submit(made, "d", "1", codec=codec, part_bytes=30_000, progress=stop)
+            storage.submit(
+                made, "d", "1", codec=codec, build=yogadl.BuildOptions(part_bytes=30_000, progress=stop)
+            )
         first = dictionaries(storage)
-        storage.submit(made, "d", "1", codec=codec, part_bytes=30_000)
+        storage.submit(made, "d", "1", codec=codec, build=yogadl.BuildOptions(part_bytes=30_000))
         assert dictionaries(storage) == first
         table = yogadl_table(storage, "1")
         assert len(table.dictionaries) == (codec is not None)
@@ -269,7 +275,9 @@ def test_prune_spares_the_dictionaries_that_are_needed(storage):
 def test_windows_and_rows_of_compressed_documents(storage):
     documents = [np.random.default_rng(n).integers(0, 9, 1 + n * 37 % 500, np.uint16) for n in range(200)]
     storage.submit({"tokens": documents}, "d", "raw")
-    storage.submit({"tokens": documents}, "d", "1", codec="zstd", part_bytes=20_000)
+    storage.submit(
+        {"tokens": documents}, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=20_000)
+    )
     raw, coded = (storage.fetch("d", version) for version in ("raw", "1"))
     order = np.random.default_rng(0).permutation(len(raw.chunks("tokens", 64)))
     assert_equal(coded.chunks("tokens", 64).gather(order), raw.chunks("tokens", 64).gather(order))
@@ -299,7 +307,7 @@ def test_a_document_of_many_rows_is_decoded_once(storage, monkeypatch, kept_byte
 @pytest.mark.parametrize("prefetch", [{"threads": 2}, {"workers": 2}], ids=str)
 def test_threads_and_workers_read_the_same(storage, prefetch):
     made = records(0, 200)
-    storage.submit(made, "d", "1", codec="zstd", part_bytes=50_000)
+    storage.submit(made, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=50_000))
     stream = storage.fetch("d", "1").stream(shuffle=True, shuffle_seed=1)
     batches = list(stream.batch(16).prefetch(3, **prefetch))
     for batch, indices in zip(batches, np.split(stream.indices(), range(16, 200, 16)), strict=True):
@@ -310,13 +318,13 @@ def test_threads_and_workers_read_the_same(storage, prefetch):
 def test_files_that_are_not_mapped_are_read(tmp_path):
     made = records(0, 100)
     storage = yogadl.open_storage(tmp_path / "caches", mapped=False)
-    storage.submit(made, "d", "1", codec="zstd", part_bytes=30_000)
+    storage.submit(made, "d", "1", codec="zstd", build=yogadl.BuildOptions(part_bytes=30_000))
     check(storage.fetch("d", "1"), made)
 
 
 def test_pickles_are_compressed(storage):
     made = [{"x": {1, 2, 3}, "y": text(n)} for n in range(60)]
-    storage.submit(made, "d", "1", codec="zstd", allow_pickle=True)
+    storage.submit(made, "d", "1", codec="zstd", records=yogadl.RecordOptions(allow_pickle=True))
     assert storage.fetch("d", "1", allow_pickle=True).gather([5])["x"] == [{1, 2, 3}]
 
 
@@ -410,14 +418,14 @@ def test_same_is_the_level_and_the_dictionary_of_the_version_before(storage, cod
     storage.submit(made, "d", "1", codec=codec, **options)
     assert recorded(storage, "1") == ({"text": SLOW} if isinstance(codec, dict) else SLOW)
     storage.append(made, "d", "2", base_version="1", **options)
-    storage.compact("d", "3", base_version="1", **options)
+    storage.compact("d", "1", "3", **options)
     storage.recompress("d", "2", "4", codec="same", **options)
     for version in "234":
         assert recorded(storage, version) == {"text": SLOW}
     assert not dictionaries(storage)
     sizes = [storage.field_sizes("d", version)["text"].stored_bytes for version in "13"]
     assert abs(sizes[1] - sizes[0]) < 0.01 * sizes[0]
-    storage.compact("d", "5", base_version="1", codec=None)
+    storage.compact("d", "1", "5", codec=None)
     assert recorded(storage, "5") is None
 
 
@@ -485,7 +493,7 @@ IDLE = {
 def test_the_log_names_once_the_fields_for_which_a_codec_does_nothing(storage, caplog, name, workers):
     data, codec, level, says = IDLE[name]
     caplog.set_level("INFO", "yogadl")
-    storage.submit(data, "d", "1", codec=codec, workers=workers, part_bytes=4096)
+    storage.submit(data, "d", "1", codec=codec, workers=workers, build=yogadl.BuildOptions(part_bytes=4096))
     found = [record for record in caplog.records if "does nothing" in record.getMessage()]
     assert [record.levelname for record in found] == ([level] if level else [])
     assert all(re.search(says, record.getMessage()) for record in found)

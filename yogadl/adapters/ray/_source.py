@@ -30,7 +30,7 @@ from yogadl.errors import ConfigurationError, UnsupportedDataError, WorkerDiedEr
 
 
 class RayExecutor(concurrent.futures.Executor):
-    """An executor of Ray tasks: ``storage.submit(source, id, version, engine=RayExecutor(num_cpus=2))``.
+    """An executor of Ray tasks: ``BuildOptions(engine=RayExecutor(num_cpus=2))``.
 
     If the worker or the node of a task dies, Ray runs the task again, three times by default. If the function
     itself raises, the build fails at once with that error. If Ray is not initialized, the first submitted

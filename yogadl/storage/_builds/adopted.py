@@ -24,7 +24,7 @@ from yogadl.storage._builds.adopted_files import checked_paths, format_named, fo
 from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published, open_table
@@ -164,7 +164,7 @@ def adopt(
     key: DatasetKey,
     paths: Any,
     format: str | None,
-    options: BuildOptions,
+    options: BuildTerms,
     *,
     is_read: bool,
     base: DatasetKey | None = None,
@@ -323,7 +323,7 @@ def _described(entry: Mapping[str, Any]) -> str:
 
 
 def refresh(
-    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, replaces: bool
+    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildTerms, *, replaces: bool
 ) -> Published:
     """Build a version of a version's files as they are now: see `CacheStorage.refresh`."""
     published = newest(backend.catalogue, base)

@@ -37,7 +37,7 @@ from yogadl._sources.sources import ResumableSource, Source
 from yogadl.errors import CacheFormatError, StorageError, UnsupportedDataError
 from yogadl.storage import _names
 from yogadl.storage._builds.dictionaries import DICTIONARY, Dictionaries
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.publish import Content, clear_attempt, publish
 from yogadl.storage._builds.shares import Shares
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion
@@ -364,7 +364,7 @@ class Writing(NamedTuple):
         log_level: The level of what is logged of size and time: a warning if no progress bar shows them.
     """
 
-    options: BuildOptions
+    options: BuildTerms
     exclusion: BuildExclusion
     show: Progress | None
     log_level: int
@@ -578,7 +578,7 @@ class InOrder(Build):
         """Write the source as one partition."""
         self._note_version()
         progress = report_to_both(writing.exclusion.report, writing.show)
-        how = PartOptions(writing.options.part_bytes, progress, writing.exclusion, writing.log_level)
+        how = PartOptions(writing.options.build.part_bytes, progress, writing.exclusion, writing.log_level)
         origin = self.origin if source.can_start_anywhere else None
         return self, [WrittenParts(self.write_parts(source, self.folder, how, origin), {})]
 

@@ -37,7 +37,7 @@ from yogadl.storage._builds.build import (
 )
 from yogadl.storage._builds.executors import ByItsSource, Parallel
 from yogadl.storage._builds.left_out import all_left_out, refuse_other_metadata, with_metadata
-from yogadl.storage._builds.options import ENGINES, BuildOptions
+from yogadl.storage._builds.options import ENGINES, BuildTerms
 from yogadl.storage._builds.partitions import Partitions
 from yogadl.storage._builds.shares import Shares, shares_of
 from yogadl.storage._catalogue.backend import Backend, BuildExclusion, LeaseLostError, reporting_loss
@@ -235,7 +235,7 @@ def build_version(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
-    options: BuildOptions,
+    options: BuildTerms,
     call: Call | None = None,
 ) -> Published:
     """Build a version, also one that exists; at the end, remove files that no build can continue with.
@@ -259,7 +259,7 @@ def build_if_absent(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
-    options: BuildOptions,
+    options: BuildTerms,
     call: Call | None = None,
 ) -> Published:
     """Return a version, which is built if it does not exist, by this process or another one.
@@ -278,7 +278,7 @@ def _built(
     backend: Backend,
     key: DatasetKey,
     data: Callable[[], Any],
-    options: BuildOptions,
+    options: BuildTerms,
     call: Call | None,
     *,
     replaces: bool,
@@ -311,7 +311,7 @@ def _build(
     backend: Backend,
     key: DatasetKey,
     data: Any,
-    options: BuildOptions,
+    options: BuildTerms,
     call: Call | None,
     token: str,
     exclusion: BuildExclusion,
@@ -319,20 +319,21 @@ def _build(
 ) -> Published | None:
     planned = data if isinstance(data, PlannedBuild) else PlannedBuild(data)
     codec = checked_codec(planned.codec) if options.codec == SAME else options.codec
-    options = replace(options, codec=codec, part_bytes=options.part_bytes or backend.part_bytes)
+    build_options = replace(options.build, part_bytes=options.build.part_bytes or backend.part_bytes)
+    options = replace(options, codec=codec, build=build_options)
     source = _open(planned.data, options, planned.like)
     planned.check(source)
-    refuse_other_metadata(source, options.metadata or {})
+    refuse_other_metadata(source, options.build.metadata or {})
     machine = describe_machine()
 
     def sha256() -> str:
         return call.sha256() if call else _hash_of(source, planned.data)
 
-    with reporting_loss(exclusion), showing_progress(options.progress, f"building {key}") as show:
+    with reporting_loss(exclusion), showing_progress(options.build.progress, f"building {key}") as show:
         build = _begun(backend, key, source, options, sha256, token)
-        if options.check_space:
+        if options.build.check_space:
             _check_space(backend.root, key, source, build.folder, options.codec)
-        log_level = logging.WARNING if must_log(options.progress) else logging.INFO  # of the progress
+        log_level = logging.WARNING if must_log(options.build.progress) else logging.INFO  # of the progress
         build, written = build.write_all(source, Writing(options, exclusion, show, log_level))
         left_out = all_left_out(written)
         if left_out.count == source.length:
@@ -347,13 +348,13 @@ def _build(
             )  # fmt: skip
         if isinstance(source, PartitionedSource):
             source.check_at_end()
-        content = with_metadata(planned.content(receipts), options.metadata, source, key, left_out)
+        content = with_metadata(planned.content(receipts), options.build.metadata, source, key, left_out)
         builder = {**machine, **source.provenance, **(call.manifest() if call else {})}
         aside = _names.unresumable(key, token)
         return build.publish(content, builder, exclusion, replaces=replaces, aside=aside)
 
 
-def _open(data: Any, options: BuildOptions, like: Spec | None) -> Source:
+def _open(data: Any, options: BuildTerms, like: Spec | None) -> Source:
     """Open a source, whose records are like those before, if there are any.
 
     Raises:
@@ -379,7 +380,7 @@ def _begun(
     backend: Backend,
     key: DatasetKey,
     source: Source,
-    options: BuildOptions,
+    options: BuildTerms,
     sha256: Callable[[], str],
     token: str,
 ) -> Build:
@@ -399,7 +400,7 @@ def _begun(
     codec, forms = options.codec, options.forms()
     _check_names(codec, source)
     if isinstance(source, SelfWritingSource):
-        if options.workers > 1 or options.engine not in (None, *ENGINES):
+        if options.workers > 1 or options.build.engine not in (None, *ENGINES):
             raise ConfigurationError(
                 "the tasks that make the records of this source also write them: leave out workers and engine"
             )
@@ -407,7 +408,7 @@ def _begun(
         build: Parallel = ByItsSource(backend, key, 0, token, folder, codec=codec, forms=forms)
         build.put_others_aside()
         return build
-    is_cut = options.engine is not None or options.workers > 1 or options.is_skipping
+    is_cut = options.build.engine is not None or options.workers > 1 or options.is_skipping
     if not is_cut and not isinstance(source, PartitionedSource):
         if not source.can_start_anywhere:
             return InOrder(backend, key, 1, token, _names.unresumable(key, token), codec=codec)
@@ -417,7 +418,7 @@ def _begun(
     try:
         found = forms.decide(shares.origin(sha256))
         skips = {"on_error": "skip"} if options.is_skipping else {}
-        run = run_of(backend, key, shares, found, codec, part_bytes=options.part_bytes, **skips)
+        run = run_of(backend, key, shares, found, codec, part_bytes=options.build.part_bytes, **skips)
         origin = found
     except ConfigurationError as error:
         _log.info(
@@ -464,6 +465,6 @@ def _check_space(root: Root, key: DatasetKey, source: Source, folder: str, codec
             errno.ENOSPC,
             f"{key} can't fit: it takes {in_words(least_bytes)} at least, and {root.location} has "
             f"{in_words(free_bytes)} free; free some space, or build on a larger disk. If it fits "
-            "nevertheless (the file system may compress), pass check_space=False, or --no-space-check to "
-            "yogadl build",
+            "nevertheless (the file system may compress), pass BuildOptions(check_space=False), or "
+            "--no-space-check to yogadl build",
         )

@@ -73,9 +73,9 @@ class Parallel(InPartitions):
         options, exclusion, show, log_level = writing
         say = partial(_log.log, log_level)
         tally = Tally(f"yogadl: {self.key}", self.count, source.length, show, exclusion.report, say)
-        part_bytes = options.part_bytes or _PART_BYTES
-        if options.engine is not None:
-            _run_tasks(self, tally, exclusion, _submitting(self, options.engine, part_bytes))
+        part_bytes = options.build.part_bytes or _PART_BYTES
+        if options.build.engine is not None:
+            _run_tasks(self, tally, exclusion, _submitting(self, options.build.engine, part_bytes))
         elif options.workers <= 1:
             _write_in_this_process(self, part_bytes, tally, exclusion)
         else:
@@ -106,7 +106,7 @@ class ByItsSource(Parallel):
         assert isinstance(source, SelfWritingSource)
         try:
             count = source.write_partitions(
-                partial(self.write_records, part_bytes=writing.options.part_bytes)
+                partial(self.write_records, part_bytes=writing.options.build.part_bytes)
             )
         except BaseException:
             put_aside(self.backend.root, self.folder, _names.unresumable(self.key, self.run))

@@ -42,7 +42,7 @@ from yogadl.errors import (
 from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of, describe_machine
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.left_out import refuse_other_metadata
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._catalogue.backend import Backend
 from yogadl.storage._catalogue.cached import Published, open_table, read_dictionary, read_index, require_named
@@ -60,7 +60,7 @@ def append(
     key: DatasetKey,
     data: Callable[[], Any],
     base: DatasetKey,
-    options: BuildOptions,
+    options: BuildTerms,
     call: Call | None = None,
 ) -> Published:
     """Build a version of another's parts and those of a source: see `CacheStorage.append`.
@@ -89,7 +89,7 @@ def append(
 
 
 def compact(
-    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildOptions, *, materialize: bool
+    backend: Backend, key: DatasetKey, base: DatasetKey, options: BuildTerms, *, materialize: bool
 ) -> Published:
     """Build a version of the same records in new parts: see `CacheStorage.compact`."""
     catalogue = backend.catalogue
@@ -286,7 +286,7 @@ def _warn_of_varying_shapes(base: Manifest, spec: Spec) -> None:
 
 
 def _compacted(
-    catalogue: Catalogue, base: DatasetKey, options: BuildOptions, materialize: bool
+    catalogue: Catalogue, base: DatasetKey, options: BuildTerms, materialize: bool
 ) -> PlannedBuild:
     published = newest(catalogue, base)
     manifest = published.manifest

@@ -1,11 +1,12 @@
-"""The options of a build, checked before it begins."""
+"""How versions are built: the options that users give, which are checked before a build begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from yogadl._core.arguments import int_argument
+from yogadl._core.arguments import bool_argument, int_argument, value_argument
 from yogadl._core.forms import Forms, forms_of
+from yogadl._core.frozen import frozen
 from yogadl._format.codec import SAME, Codec, checked_codec
 from yogadl._format.manifest import checked_metadata
 from yogadl.errors import ConfigurationError
@@ -19,72 +20,184 @@ if TYPE_CHECKING:
 ENGINES: Final = {"ray": ("yogadl.adapters.ray", "RayExecutor")}
 
 
-@dataclass(frozen=True)
+@frozen
 class BuildOptions:
-    """The options of a build that do not change its records.
+    """How a version is built, whatever its records are.
 
     Args:
-        workers: How many processes read the source; with 0 or 1, this process does. More need random access,
-            or partitions.
-        part_bytes: Parts are sealed before they hold more; ``None`` is the storage's own choice.
-        allow_pickle: Whether objects without a stored form may be pickled.
-        progress: ``True`` or ``False`` for a progress bar or none, ``None`` for one on a terminal, or a
-            function of (records so far, records in all or None, bytes so far).
-        check_space: Whether to refuse a build that certainly needs more space than the disk has.
-        engine: Any executor, or the name of one in `ENGINES`, whose tasks read the source in place of worker
-            processes.
-        metadata: What is kept with the version; ``None``: what the version that this one continues has.
-        on_error: "skip": records that can't be read are left out. "raise": they end the build.
-        codec: How values are compressed; ``"same"`` where a version continues another, or has its records.
-        json: The names of fields that are json values.
-        missing: What comes in the place of missing values, by the names of fields.
-        spec: What the caller declares of the records' fields.
+        engine: Any `concurrent.futures.Executor`, or "ray", whose tasks read the source instead of workers.
+        part_bytes: The largest size of a part; ``None`` lets parts grow up to 1 GiB, in a bucket 256 MiB.
+        progress: Whether to show a progress bar; ``None``: only on a terminal; or a function of (records so
+            far, records in all or None, bytes so far).
+        check_space: Whether to refuse, before anything is read, a build that certainly needs more space than
+            the disk has: of arrays, tables and other sources with known length and shapes, of which fields
+            with a codec are not counted.
+        metadata: Facts to keep with the version, as plain JSON of at most 64 KiB, such as the names of
+            classes: `RecordsRef.metadata` returns them. They are not part of the fingerprint. If not given, a
+            version that continues another, or is a copy of it, has those of that version.
+
+    Raises:
+        ConfigurationError: if a value is invalid.
+
+    Example:
+        >>> import yogadl
+        >>> storage = yogadl.open_storage("caches")
+        >>> named = yogadl.BuildOptions(metadata={"classes": ["cat", "dog"]}, progress=False)
+        >>> storage.submit([0, 1, 1], "pets", "1", build=named).metadata
+        {'classes': ['cat', 'dog']}
     """
 
-    workers: int = 0
+    engine: "Executor | str | None" = None
     part_bytes: int | None = None
-    allow_pickle: bool = False
     progress: "bool | Progress | None" = None
     check_space: bool = True
-    engine: "Executor | str | None" = None
     metadata: dict[str, Any] | None = None
-    on_error: str = "raise"
-    codec: Codec = None
-    json: Sequence[str] = ()
-    missing: "Mapping[str, Any] | None" = None
-    spec: Any = None
 
     def __post_init__(self) -> None:
-        int_argument("workers", self.workers)
-        self.forms()
-        if self.codec != SAME:
-            object.__setattr__(self, "codec", checked_codec(self.codec))
         if self.metadata is not None:
-            object.__setattr__(self, "metadata", checked_metadata(self.metadata))
-        if self.on_error not in ("raise", "skip"):
-            raise ConfigurationError(f'on_error must be "raise" or "skip", not {self.on_error!r:.100}')
-        if self.engine is not None:
-            self._check_engine()
+            vars(self)["metadata"] = checked_metadata(self.metadata)
+        bool_argument("check_space", self.check_space)
+        if not (
+            self.engine is None or self.engine in ENGINES or callable(getattr(self.engine, "submit", None))
+        ):
+            raise ConfigurationError(
+                'engine must be "ray", or an executor as those of concurrent.futures, not '
+                f"{self.engine!r:.100}"
+            )
         if self.part_bytes is not None and (type(self.part_bytes) is not int or self.part_bytes < 1):
             raise ConfigurationError(
                 f"part_bytes must be a positive number of bytes, not {self.part_bytes!r}"
             )
 
+
+@frozen
+class RecordOptions:
+    """How the records of a source are read.
+
+    Args:
+        spec: Of records that are read one by one: what their fields are where the first 1,024 don't show it,
+            as a tree like the record's with a `yogadl.Leaf` for each such field, such as
+            ``{"score": yogadl.Leaf("float64")}``.
+        on_error: "raise": a record that raises an error while it is read ends the build. "skip": it is left
+            out, of an object with ``__len__`` and ``__getitem__`` or a `DataRef`; the version's metadata list
+            them as ``"left_out"``. A record that does not fit the others is an error in any case.
+        allow_pickle: Whether objects without a stored form may be pickled, and read where the call returns
+            an existing version.
+
+    Raises:
+        ConfigurationError: if a value is invalid.
+
+    Example:
+        >>> import yogadl
+        >>> storage = yogadl.open_storage("caches")
+        >>> scores = yogadl.RecordOptions(spec={"score": yogadl.Leaf("float64")})
+        >>> ref = storage.submit([{"score": 1}, {"score": 2}], "scores", "1", records=scores)
+        >>> ref[0]["score"].item()
+        1.0
+    """
+
+    spec: Any = None
+    on_error: Literal["raise", "skip"] = "raise"
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigurationError(f'on_error must be "raise" or "skip", not {self.on_error!r:.100}')
+        bool_argument("allow_pickle", self.allow_pickle)
+        forms_of(spec=self.spec)
+
+
+@frozen
+class FileOptions:
+    r"""What a record of foreign files is; the format is that of `CacheStorage.adopt`.
+
+    Args:
+        fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
+            file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
+        features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with dtype
+            and shape; if not given, a record is the bytes.
+        parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
+
+    Example:
+        >>> import pathlib, yogadl
+        >>> size = pathlib.Path("lines.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+        >>> storage = yogadl.open_storage("caches")
+        >>> storage.adopt("lines.jsonl", "lines", "1", files=yogadl.FileOptions(parse=True))[1]
+        {'a': 2}
+    """
+
+    fields: Sequence[str] | None = None
+    features: Mapping[str, Any] | None = None
+    parse: bool | None = None
+
+
+@frozen
+class BuildTerms:
+    """All that a call says of a build and its records.
+
+    Args:
+        workers: How many processes read the source; with 0 or 1, this process does. More need random access,
+            or partitions.
+        codec: How values are compressed; ``"same"`` where a version continues another, or has its records.
+        json: The names of fields that are json values.
+        missing: What comes in the place of missing values, by the names of fields.
+        build: How the version is built.
+        records: How the records are read.
+    """
+
+    workers: int = 0
+    codec: Codec = None
+    json: Sequence[str] = ()
+    missing: "Mapping[str, Any] | None" = None
+    build: BuildOptions = BuildOptions()
+    records: RecordOptions = RecordOptions()
+
+    def __post_init__(self) -> None:
+        if int_argument("workers", self.workers) > 1 and self.build.engine is not None:
+            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
+        self.forms()
+        if self.codec != SAME:
+            vars(self)["codec"] = checked_codec(self.codec)
+
+    def without(self, method: str, *names: str) -> "BuildTerms":
+        """Return these terms, of which some options have no effect on a method.
+
+        Raises:
+            ConfigurationError: if one of those is given.
+        """
+        for options in (self.build, self.records):
+            for each in fields(options):
+                if each.name in names and getattr(options, each.name) != each.default:
+                    kind = type(options).__name__
+                    raise ConfigurationError(
+                        f"{method} has no use for {each.name} of yogadl.{kind}: leave it out"
+                    )
+        return self
+
     @property
     def is_skipping(self) -> bool:
         """Whether records that can't be read are left out."""
-        return self.on_error == "skip"
+        return self.records.on_error == "skip"
 
     def forms(self, like: Any = None) -> Forms:
         """Return what is said about the values of records; `like` is the structure of records before them."""
-        forms = forms_of(self.json, self.missing, like, allow_pickle=self.allow_pickle, spec=self.spec)
+        said = self.records
+        forms = forms_of(self.json, self.missing, like, allow_pickle=said.allow_pickle, spec=said.spec)
         return replace(forms, continues=like is not None)
 
-    def _check_engine(self) -> None:
-        if self.workers > 1:
-            raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
-        if self.engine not in ENGINES and not callable(getattr(self.engine, "submit", None)):
-            raise ConfigurationError(
-                'engine must be "ray", or an executor as those of concurrent.futures, not '
-                f"{self.engine!r:.100}"
-            )
+
+def terms_of(
+    workers: int = 0,
+    codec: Codec = None,
+    json: Sequence[str] = (),
+    missing: Mapping[str, Any] | None = None,
+    build: BuildOptions | None = None,
+    records: RecordOptions | None = None,
+) -> BuildTerms:
+    """Return what a call says of a build and its records; the arguments are those of `CacheStorage.submit`.
+
+    Raises:
+        ConfigurationError: if a value is invalid.
+    """
+    how = value_argument("build", build, BuildOptions)
+    return BuildTerms(workers, codec, json, missing, how, value_argument("records", records, RecordOptions))

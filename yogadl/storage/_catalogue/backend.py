@@ -1,27 +1,24 @@
 """The two parts of a storage: a catalogue that finds caches, and a coordinator of builds and prunes.
 
 The coordinator grants a builder the exclusive right to build a version: by a lock in a folder, or by a lease
-in a bucket or a shared folder. Times after which a silent builder counts as dead are a `LeasePolicy`.
+in a bucket or a shared folder. Times after which a silent builder counts as dead are a `Lease`.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from yogadl._core.arguments import bool_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
-from yogadl.errors import CacheFormatError, LeaseError, StorageError
+from yogadl.errors import CacheFormatError, ConfigurationError, LeaseError, StorageError
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.root import Root
 
 if TYPE_CHECKING:
     from yogadl._core.progress import Progress
-
-from typing import Final
-
-from yogadl.errors import ConfigurationError
 
 
 class LeaseLostError(LeaseError):
@@ -127,30 +124,38 @@ _MIN_TTL_S: Final = 1.0
 
 
 @frozen
-class LeasePolicy:
-    """The times after which a builder is considered dead, and callers stop waiting for one.
+class Lease:
+    """How builders on several machines exclude each other, in a bucket or a `shared` folder.
 
     Args:
         ttl_s: A builder without a heartbeat for this time is considered dead.
-        wait_s: How long callers wait for a builder that is alive; ``None``: without limit.
+        wait_s: How long callers wait for a builder that is alive, before a `LeaseError`; ``None``: for ever.
+        exclusive: Of a bucket: whether to refuse to build in a store that can't keep two builders apart. If
+            ``False``, you must make sure that only one machine builds at a time.
 
     Raises:
-        ConfigurationError: if either is invalid.
+        ConfigurationError: if a value is invalid.
+
+    Example:
+        >>> import yogadl
+        >>> storage = yogadl.open_storage("caches", shared=True, lease=yogadl.Lease(wait_s=60))
     """
 
     ttl_s: float = DEFAULT_TTL_S
     wait_s: float | None = None
+    exclusive: bool = True
 
     def __post_init__(self) -> None:
         ttl_s: object = self.ttl_s  # a value from the user may have any type
         wait_s: object = self.wait_s
         if not (isinstance(ttl_s, int | float) and _MIN_TTL_S <= ttl_s < float("inf")):
             raise ConfigurationError(
-                f"lease_ttl_s must be a finite number of seconds, at least {_MIN_TTL_S:.0f}, "
+                f"Lease: ttl_s must be a finite number of seconds, at least {_MIN_TTL_S:.0f}, "
                 f"not {ttl_s!r:.100}"
             )
         if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
             raise ConfigurationError(
-                "wait_s must be a number of seconds, at least 0, or None to wait without limit, "
+                "Lease: wait_s must be a number of seconds, at least 0, or None to wait without limit, "
                 f"not {wait_s!r:.100}"
             )
+        bool_argument("Lease: exclusive", self.exclusive)

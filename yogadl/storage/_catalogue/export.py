@@ -98,6 +98,7 @@ def export(
         array([[0, 1],
                [2, 3],
                [4, 5]])
+        >>> folder.cleanup()
     """
     if format not in FORMATS:
         raise ConfigurationError(

@@ -15,7 +15,7 @@ from yogadl._provenance.builder import Builder, Describer
 from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._catalogue.backend import Backend
 
 _log = logging.getLogger("yogadl")
@@ -28,7 +28,7 @@ def cached(
     backend: Backend,
     dataset_id: str,
     dataset_version: str,
-    options: BuildOptions,
+    options: BuildTerms,
     check: bool,
     function: Callable[P, Any],
 ) -> Callable[P, RecordsRef]:
@@ -61,7 +61,7 @@ def cached(
                 warn_if_stale(published.manifest, call.builder.to_json(), warned)
                 if plain_key is not None:
                     compared.add((published.digest, plain_key))
-        return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
+        return catalogue.ref(key, published, allow_pickle=options.records.allow_pickle, check=check)
 
     # The identity under which another builder that calls this function hashes it.
     setattr(reference, HOOK, function if is_auto else (dataset_id, dataset_version))

@@ -19,7 +19,7 @@ from yogadl._sources.partitioned import Partitioned, PartitionedSource
 from yogadl._sources.sources import ArraysSource, ItemsSource, Source, is_arrays, open_source
 from yogadl._views.records import SourceRecords, add_array, is_plain
 from yogadl.errors import ConfigurationError
-from yogadl.storage._builds.options import BuildOptions
+from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._catalogue.backend import Backend
 
 _DIGITS: Final = 16
@@ -36,7 +36,7 @@ def found_or_built(
     data: Any,
     dataset_id: str,
     dataset_version: str,
-    options: BuildOptions,
+    options: BuildTerms,
     *,
     check: bool,
 ) -> RecordsRef:
@@ -50,10 +50,10 @@ def found_or_built(
         from yogadl.storage._builds.building import build_if_absent  # a hit needs nothing of builds
 
         published = build_if_absent(backend, key, lambda: data, options)
-    return catalogue.ref(key, published, allow_pickle=options.allow_pickle, check=check)
+    return catalogue.ref(key, published, allow_pickle=options.records.allow_pickle, check=check)
 
 
-def auto_version(data: Any, dataset_id: str, options: BuildOptions) -> str:
+def auto_version(data: Any, dataset_id: str, options: BuildTerms) -> str:
     """Return the name of the version of a source, which is made from its content.
 
     Options that change the records that are stored are a part of it.
@@ -62,12 +62,12 @@ def auto_version(data: Any, dataset_id: str, options: BuildOptions) -> str:
         ConfigurationError: if it can't be known which records the source has.
     """
     identity = options.forms().decide(json.dumps(_identity_of(data, dataset_id, options)))
-    changes = {"on_error": options.on_error} if options.is_skipping else {}
+    changes = {"on_error": options.records.on_error} if options.is_skipping else {}
     text = json.dumps([identity, changes])
     return f"{AUTO}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
 
 
-def _identity_of(data: Any, dataset_id: str, options: BuildOptions) -> tuple[str, str]:
+def _identity_of(data: Any, dataset_id: str, options: BuildTerms) -> tuple[str, str]:
     """Return a kind of source, and a text that is equal for two of this kind only if their records are.
 
     Raises:

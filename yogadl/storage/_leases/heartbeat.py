@@ -31,7 +31,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.printable import printable
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import LeasePolicy
+from yogadl.storage._catalogue.backend import Lease
 from yogadl.storage._files.bucket_root import BucketRoot
 
 _log = logging.getLogger("yogadl")
@@ -101,7 +101,7 @@ class LeaseWaiter:
     def __init__(
         self,
         root: BucketRoot,
-        policy: LeasePolicy,
+        policy: Lease,
         key: DatasetKey | _names.WholeDataset,
         *,
         takes_turns: bool = False,
@@ -193,7 +193,7 @@ class LeaseWaiter:
             raise LeaseError(
                 f"{self._key} is still being {self._participle} after waiting {waited_s:.0f} s: "
                 f"{self._describe(state)}. "
-                "Wait longer (wait_s), or end that process: its lease ends with it, or "
+                "Wait longer, Lease(wait_s=...), or end that process: its lease ends with it, or "
                 f"{self._ttl_s(state):.0f} s after its last heartbeat. If neither helps, delete "
                 f"{self._root.where(_names.leases(self._key))}/"
             )

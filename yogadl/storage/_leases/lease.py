@@ -19,7 +19,7 @@ from typing import Any, Final
 from yogadl._core.key import DatasetKey
 from yogadl.errors import LeaseError, StorageError
 from yogadl.storage import _names
-from yogadl.storage._catalogue.backend import BuildExclusion, LeaseLostError, LeasePolicy
+from yogadl.storage._catalogue.backend import BuildExclusion, Lease, LeaseLostError
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.root import Entry, Root
 from yogadl.storage._leases.heartbeat import (
@@ -46,7 +46,7 @@ class Leases:
     """The leases on building and pruning below a root. Picklable, for the process of the heartbeat."""
 
     root: BucketRoot
-    policy: LeasePolicy
+    policy: Lease
 
     @contextlib.contextmanager
     def held(
@@ -281,7 +281,7 @@ class BuildLease:
             verb, ttl_s = verbs(self._key)[0], self._leases.policy.ttl_s
             raise LeaseLostError(
                 f"another process has taken over the lease to {verb} {self._key}, since this one had no "
-                f"heartbeat for {ttl_s:.0f} s or more; {verb} again, with a longer lease_ttl_s if this "
+                f"heartbeat for {ttl_s:.0f} s or more; {verb} again, with a longer Lease(ttl_s=) if this "
                 "process was not paused"
             )
 

@@ -254,7 +254,7 @@ def check_conditions(bucket: Bucket) -> None:
             f"the store of {bucket.url} ignores the condition of a write (If-None-Match in S3, "
             "ifGenerationMatch in GCS): it let two writers put the same object. So two machines could build "
             "the same version at once. Use another store; or, if only one machine builds at a time, pass "
-            "exclusive=False"
+            "lease=yogadl.Lease(exclusive=False)"
         )
 
 

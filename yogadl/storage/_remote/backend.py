@@ -4,11 +4,11 @@ from functools import partial
 from typing import Final
 
 from yogadl.errors import ConfigurationError
-from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, LeasePolicy
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, Lease
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._objects.bucket import Bucket, check_conditions
-from yogadl.storage._remote.mirror import Mirror, MirroredRoot
+from yogadl.storage._remote.mirror import LocalMirror, MirroredRoot
 from yogadl.storage._remote.opener import Fill, MirrorOpener, Verify
 from yogadl.storage._remote.requests import Spending
 
@@ -18,10 +18,9 @@ PART_BYTES: Final = 256 * 2**20
 
 def remote_backend(
     bucket: Bucket,
-    mirror: Mirror,
-    policy: LeasePolicy,
+    mirror: LocalMirror,
+    lease: Lease,
     *,
-    exclusive: bool = True,
     mapped: bool = True,
     fill: Fill = "auto",
     spending: Spending | None = None,
@@ -33,9 +32,8 @@ def remote_backend(
     Args:
         bucket: The bucket; no request is made before it is used.
         mirror: This machine's copies.
-        policy: How long builders wait for each other.
-        exclusive: Whether to test, before a build, that the store honours conditional writes. Without them
-            only one machine may build at a time.
+        lease: How builders exclude each other. If it is exclusive, a test before a build shows that the store
+            honours conditional writes.
         mapped: Whether the mirror's files may be mapped.
         fill: Whether to fill the mirror with versions that are read.
         spending: Counts requests for ranges.
@@ -49,17 +47,15 @@ def remote_backend(
         raise ConfigurationError(f"verify must be None or 'block', not {verify!r}")
     root = MirroredRoot(bucket, mirror)
     opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify, buckets)
-    make_coordinator = partial(_leases, root, bucket, mirror, policy, exclusive)
+    make_coordinator = partial(_leases, root, bucket, mirror, lease)
     return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
 
 
-def _leases(
-    root: MirroredRoot, bucket: Bucket, mirror: Mirror, policy: LeasePolicy, exclusive: bool
-) -> BuildCoordinator:
+def _leases(root: MirroredRoot, bucket: Bucket, mirror: LocalMirror, lease: Lease) -> BuildCoordinator:
     from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
 
     changed = partial(mirror.renew, digest=None)
-    leases = Leases(BucketRoot(bucket), policy)  # without the mirror, which no process of heartbeats needs
+    leases = Leases(BucketRoot(bucket), lease)  # without the mirror, which no process of heartbeats needs
     return LeaseCoordinator(
-        root, leases, probe=partial(check_conditions, bucket) if exclusive else None, changed=changed
+        root, leases, probe=partial(check_conditions, bucket) if lease.exclusive else None, changed=changed
     )

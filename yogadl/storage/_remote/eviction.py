@@ -258,7 +258,7 @@ def _host_folder() -> str:
 # The bytes of the disk that stay free, or a hundredth of the disk if that is less.
 _SPARE_BYTES: Final = 2**30
 # Temporary files younger than this are not removed: their writers may not have locked them yet, and never
-# lock the temporary files of `Mirror.adopt`.
+# lock the temporary files of `LocalMirror.adopt`.
 _ABANDONED_S: Final = 600.0
 # The unit of `st_blocks` on any file system; unlike `st_size`, the blocks exclude holes.
 _STAT_BLOCK_BYTES: Final = 512
@@ -365,7 +365,7 @@ def _evict(
                 lock(name).unlink(missing_ok=True)
             stem = name.removesuffix(_names.TABLE_SUFFIX)
             for other in location.caches.names(name.rpartition("/")[0], _names.MANIFEST_SUFFIX):
-                if other.startswith(f"{stem}."):  # a manifest of this table: see `Mirror.keep`
+                if other.startswith(f"{stem}."):  # a manifest of this table: see `LocalMirror.keep`
                     location.caches.remove(other)
 
 
@@ -376,7 +376,7 @@ def _most_bytes(location: MirrorLocation, here_bytes: int, limit_bytes: int | No
     on_disk_bytes = here_bytes + free_bytes - min(_SPARE_BYTES, disk_bytes // 100)
     if limit_bytes is not None and limit_bytes < on_disk_bytes:
         limit = f"its limit is {in_words(limit_bytes)}"
-        return limit_bytes, limit, "Raise mirror_limit, or end other readers"
+        return limit_bytes, limit, "Raise it, Mirror(limit=...), or end other readers"
     remedy = "Make room on the disk, end other readers, or give mirror= a folder on a larger one"
     return on_disk_bytes, f"the disk has {in_words(free_bytes)} free", remedy
 

@@ -34,7 +34,7 @@ _FIRST_READS_S: Final = 5.0
 _FIRST_READS_INTERVAL_S: Final = 0.05
 # The pause in filling after a failure of the network.
 _FAILURE_PAUSE_S: Final = 10.0
-# With mirror_fill="auto", a mirror is filled if the processes of this machine read at least this share of a
+# With Mirror(fill="auto"), a mirror is filled if the processes of this machine read at least this share of a
 # cache.
 _LEAST_SHARE: Final = 0.5
 
@@ -67,7 +67,7 @@ class FillPolicy:
         if self.at_once:
             return "fetch downloads all that is missing at once, as it is little"
         of = f", and this process reads {share:.0%} of it an epoch" if self.fill == "auto" else ""
-        return f"mirror_fill={self.fill!r}{of}"
+        return f"Mirror(fill={self.fill!r}){of}"
 
 
 def _processes_here() -> int:

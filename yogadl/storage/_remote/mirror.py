@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from yogadl._core.arguments import bytes_of
 from yogadl._core.columns import CHUNK_BYTES
+from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
 from yogadl._core.process import ProcessLock
 from yogadl._format.manifest import Manifest, digest_of, read_manifest
@@ -45,7 +46,44 @@ _log = logging.getLogger("yogadl")
 _COPY_BYTES: Final = 2**24
 
 
+@frozen
 class Mirror:
+    """The folder on a local disk where this machine keeps copies of a bucket's caches.
+
+    Args:
+        path: The folder, made if missing. ``"auto"``: a folder in local temporary storage, if that has room.
+            ``None``: no folder; records are read by range, and use no disk.
+        limit: The largest size of the folder, in bytes or as ``"200GB"``. Parts that do not fit are read by
+            range.
+        fill: When a cache is downloaded; until then, records are read by range. ``"auto"``: if the cache is
+            small (`fetch` then waits), or if streams of this machine read at least half of it each epoch;
+            ``"always"``: whenever a stream reads it; ``"never"``.
+
+    Raises:
+        ConfigurationError: if a value is invalid, or contradicts another one.
+
+    Example:
+        >>> import yogadl
+        >>> disk = yogadl.Mirror("/nvme/mirror", limit="200GB", fill="always")
+        >>> storage = yogadl.open_storage("s3://bucket/caches", mirror=disk)
+    """
+
+    path: str | os.PathLike[str] | None = "auto"
+    limit: int | str | None = None
+    fill: Literal["auto", "always", "never"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike | None):
+            raise ConfigurationError(f"Mirror: path must be a folder, 'auto' or None, not {self.path!r:.100}")
+        if self.limit is not None:
+            bytes_of(self.limit)
+        if self.fill not in ("auto", "always", "never"):
+            raise ConfigurationError(f"Mirror: fill must be 'auto', 'always' or 'never', not {self.fill!r}")
+        if self.path is None and (self.limit is not None or self.fill == "always"):
+            raise ConfigurationError("Mirror(None) keeps nothing: leave out limit and fill")
+
+
+class LocalMirror:
     """Copies of a bucket's caches in a folder of this machine, shared by all processes that name it.
 
     Opens and makes nothing before it is used. Picklable; safe to use from threads and after a fork.
@@ -80,10 +118,10 @@ class Mirror:
 
     def __reduce__(self) -> Any:
         folder = self._chosen_folder and str(self._chosen_folder)
-        return Mirror, (self._bucket, folder, self._limit_bytes, self.keeps_files)
+        return LocalMirror, (self._bucket, folder, self._limit_bytes, self.keeps_files)
 
     def __repr__(self) -> str:
-        return f"Mirror({self._bucket!r}, {str(self._chosen_folder) if self._chosen_folder else None!r})"
+        return f"LocalMirror({self._bucket!r}, {str(self._chosen_folder) if self._chosen_folder else None!r})"
 
     @property
     def location(self) -> MirrorLocation:
@@ -449,7 +487,7 @@ def _copy(path: Path, target: Path) -> Iterator[Path]:
 class MirroredRoot(BucketRoot):
     """A bucket whose parts are written, and kept, in this machine's mirror. Implements `Root`."""
 
-    def __init__(self, bucket: Bucket, mirror: Mirror) -> None:
+    def __init__(self, bucket: Bucket, mirror: LocalMirror) -> None:
         super().__init__(bucket)
         self._mirror = mirror
 
@@ -497,21 +535,8 @@ class MirroredRoot(BucketRoot):
             yield path
 
 
-def open_mirror(
-    bucket: Bucket,
-    folder: str | os.PathLike[str] | None,
-    limit: int | str | None,
-    fill: Any,  # it is checked here
-) -> Mirror:
-    """Return a mirror of a bucket; the other arguments are those of `open_storage`.
-
-    Raises:
-        ConfigurationError: if an argument is invalid, or contradicts another one.
-    """
-    if fill not in ("auto", "always", "never"):
-        raise ConfigurationError(f"mirror_fill must be 'auto', 'always' or 'never', not {fill!r}")
-    if folder is not None:
-        return Mirror(bucket, None if folder == "auto" else folder, limit)
-    if limit is not None or fill == "always":
-        raise ConfigurationError("mirror=None keeps nothing: leave out mirror_limit and mirror_fill")
-    return Mirror(bucket, keeps_files=False)
+def open_mirror(bucket: Bucket, mirror: Mirror) -> LocalMirror:
+    """Return this machine's copies of a bucket, as a user wants them."""
+    if mirror.path is None:
+        return LocalMirror(bucket, keeps_files=False)
+    return LocalMirror(bucket, None if mirror.path == "auto" else mirror.path, mirror.limit)

@@ -26,7 +26,7 @@ from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket, OfflineError
 from yogadl.storage._objects.retry import UnavailableError
 from yogadl.storage._remote.filling import FillPolicy
-from yogadl.storage._remote.mirror import Mirror, MirroredRoot
+from yogadl.storage._remote.mirror import LocalMirror, MirroredRoot
 from yogadl.storage._remote.mirrored_cache import MirroredCache
 from yogadl.storage._remote.ranged_cache import RangedCache
 from yogadl.storage._remote.requests import Spending
@@ -72,7 +72,7 @@ class MirrorOpener:
     def __init__(
         self,
         bucket: Bucket,
-        mirror: Mirror,
+        mirror: LocalMirror,
         mapped: bool = True,
         fill: Fill = "auto",
         spending: Spending | None = None,
@@ -149,7 +149,7 @@ class MirrorOpener:
     def reader(self, published: Published, *, check: bool = False) -> Reader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
-        If few bytes are missing, they are downloaded now, unless `mirror_fill` is ``"never"``.
+        If few bytes are missing, they are downloaded now, unless `Mirror.fill` is ``"never"``.
         """
         manifest = published.manifest
         if not self.mirror.keeps_files:

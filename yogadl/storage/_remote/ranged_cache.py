@@ -161,7 +161,7 @@ class RangedCache:
         _said_to_be_scattered.add(version)
         ways = [] if self.sums is not None else ["an order of blocks, shuffle=yogadl.Blocks(...)"]
         if self._mirrored is not None:
-            ways.append('a mirror that is filled: mirror_fill="always", and room for all files')
+            ways.append('a mirror that is filled: yogadl.Mirror(fill="always"), and room for all files')
         elif self._files is not None:  # of a version in a folder
             ways.append("a mirror, if the version lies in a bucket, too (yogadl push)")
         else:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import above_zero, in_words
+from yogadl._core.frozen import frozen
 from yogadl._core.process import PerProcess, ProcessLock, one_operation, operation_start_s
-from yogadl._core.protocols import Prices
+from yogadl._core.protocols import Prices, usual_prices
 from yogadl._format.files import FileId, Files
 from yogadl._format.table import ArrayFile, PartTable
 from yogadl._workers.serial import call_into
@@ -317,53 +318,69 @@ def _living_now() -> set[DaemonThreads]:
             continue
 
 
+@frozen
+class Limits:
+    """How much the ranges may cost that each process reads from a bucket.
+
+    Args:
+        requests: How many requests for ranges may be made; more are a `SpendingError`.
+        requests_per_s: How many such requests may be made a second.
+        price: How much these requests and the bytes received may cost; more is a `SpendingError`.
+        prices: The prices of the store. If not given, those of S3 and Google Cloud Storage for the standard
+            class in the same region; the prices of other stores are not known.
+
+    Raises:
+        ConfigurationError: if a limit is no number above 0.
+
+    Example:
+        >>> import yogadl
+        >>> careful = yogadl.Limits(price=2.5, prices=yogadl.Prices(per_gb=0.02))
+        >>> storage = yogadl.open_storage("s3://bucket/caches", limits=careful)
+    """
+
+    requests: int | None = None
+    requests_per_s: float | None = None
+    price: float | None = None
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "requests_per_s", "price"):
+            above_zero(f"Limits: {name}", getattr(self, name))
+        if not isinstance(self.prices, Prices | None):
+            raise ConfigurationError(f"Limits: prices must be yogadl.Prices(...), not {self.prices!r}")
+
+
 class Spending:
     """The ranges that one process reads from one storage. Thread-safe; a pickled or forked copy begins at 0.
 
     Args:
-        max_requests: The number of requests that may be made.
-        max_requests_per_s: The number of requests that may be made each second.
-        max_price: The price that requests and bytes may cost.
-        prices: The prices of the store.
+        limits: How much may be read.
+        url: The URL of the bucket, whose usual prices hold if none are given.
 
     Raises:
-        ConfigurationError: if an argument is no number above 0, or `max_price` is given and all prices are 0.
+        ConfigurationError: if the price is limited, and all prices are 0.
 
     Attributes:
         prices: The prices of the store.
     """
 
-    def __init__(
-        self,
-        max_requests: int | None = None,
-        max_requests_per_s: float | None = None,
-        max_price: float | None = None,
-        prices: Prices | None = None,
-    ) -> None:
-        limits = {
-            "max_requests": max_requests,
-            "max_requests_per_s": max_requests_per_s,
-            "max_price": max_price,
-        }
-        for name, value in limits.items():
-            above_zero(name, value)
-        if not isinstance(prices, Prices | None):
-            raise ConfigurationError(f"prices must be yogadl.Prices(...), not {prices!r}")
-        self.prices = prices or Prices()
-        if max_price is not None and not self.prices.of(1, 1):
+    def __init__(self, limits: Limits | None = None, url: str = "") -> None:
+        limits = limits or Limits()
+        self.prices = limits.prices or usual_prices(url)
+        if limits.price is not None and not self.prices.of(1, 1):
             raise ConfigurationError(
-                "max_price: no price is known of this store; pass prices=yogadl.Prices(...)"
+                "Limits: price: no price is known of this store; pass prices=yogadl.Prices(...)"
             )
-        self._max_requests, self._max_price = max_requests, max_price
-        self._per_s = max_requests_per_s
+        self._limits = limits
         self._lock = ProcessLock()
         self._requests = self._bytes = 0
         self._next_s = 0.0
 
     def __reduce__(self) -> Any:
         # Pickled as plain numbers, because each reference to a cache pickles this, too.
-        limits = self._max_requests, self._per_s, self._max_price
-        return _limited, (*limits, *vars(self.prices).values())
+        limits = self._limits
+        numbers = limits.requests, limits.requests_per_s, limits.price
+        return _limited, (*numbers, *vars(self.prices).values())
 
     def take_request(self) -> None:
         """Count the next request, after a wait if there are too many each second.
@@ -374,27 +391,29 @@ class Spending:
         with self._lock:
             limit = self._exceeded_limit()
             if limit is not None:
-                which = "which is max_requests, " if limit == "max_requests" else ""
-                received = f"{in_words(self._bytes)} received{'' if which else ', which is max_price'}"
+                which = "which is the limit, " if limit == "requests" else ""
+                received = f"{in_words(self._bytes)} received{'' if which else ', which is the limit'}"
                 raise SpendingError(
                     errno.EDQUOT,
-                    f"{self._requests} requests were made, {which}and {received}: raise {limit}, or fill a "
-                    "mirror first (mirror_fill='always', `yogadl pull`)",
+                    f"{self._requests} requests were made, {which}and {received}: raise Limits("
+                    f"{limit}=...), or fill a mirror first (Mirror(fill='always'), `yogadl pull`)",
                 )
             self._requests += 1
             now = time.monotonic()
-            begins = now if self._per_s is None else max(now, self._next_s)
-            self._next_s = begins + (0.0 if self._per_s is None else 1 / self._per_s)
+            per_s = self._limits.requests_per_s
+            begins = now if per_s is None else max(now, self._next_s)
+            self._next_s = begins + (0.0 if per_s is None else 1 / per_s)
         if begins > now:
             time.sleep(begins - now)
 
     def _exceeded_limit(self) -> str | None:
         """Return the name of the limit that one more request would exceed."""
-        if self._max_requests is not None and self._requests >= self._max_requests:
-            return "max_requests"
-        if self._max_price is None or self.prices.of(self._requests + 1, self._bytes) <= self._max_price:
+        limits = self._limits
+        if limits.requests is not None and self._requests >= limits.requests:
+            return "requests"
+        if limits.price is None or self.prices.of(self._requests + 1, self._bytes) <= limits.price:
             return None
-        return "max_price"
+        return "price"
 
     def add_bytes(self, size_bytes: int) -> None:
         """Count bytes that were received."""
@@ -403,13 +422,13 @@ class Spending:
 
 
 def _limited(
-    max_requests: int | None,
-    max_requests_per_s: float | None,
-    max_price: float | None,
+    requests: int | None,
+    requests_per_s: float | None,
+    price: float | None,
     per_1000_requests: float,
     per_gb: float,
 ) -> Spending:
-    return Spending(max_requests, max_requests_per_s, max_price, Prices(per_1000_requests, per_gb))
+    return Spending(Limits(requests, requests_per_s, price, Prices(per_1000_requests, per_gb)))
 
 
 class RequestCount:

@@ -762,9 +762,9 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path, caplog):
                 yield columns
 
     with pytest.raises(Killed):
-        storage.submit(Dies(), "killed", "1", part_bytes=500_000)
+        storage.submit(Dies(), "killed", "1", build=yogadl.BuildOptions(part_bytes=500_000))
     with caplog.at_level(logging.INFO, "yogadl"):
-        storage.submit(source, "killed", "1", part_bytes=500_000)
+        storage.submit(source, "killed", "1", build=yogadl.BuildOptions(part_bytes=500_000))
     assert "continuing at record" in caplog.text
     storage.submit(source, "whole", "1")
     assert storage.fetch("killed", "1").fingerprint == storage.fetch("whole", "1").fingerprint

@@ -179,7 +179,12 @@ def test_what_is_said_of_parquet_files_counts_wherever_it_is_said(storage, tmp_p
     with pytest.raises(UnsupportedDataError, match=r"missing=\{'x': -1\}"):
         told(cached)
     with pytest.raises(ConfigurationError, match="spec= declares fields of records that are read one by one"):
-        storage.submit(arrays.parquet(path, columns=["x"]), "e", "2", spec={"x": yogadl.Leaf("float64")})
+        storage.submit(
+            arrays.parquet(path, columns=["x"]),
+            "e",
+            "2",
+            records=yogadl.RecordOptions(spec={"x": yogadl.Leaf("float64")}),
+        )
     parts = yogadl.partitioned.of([path, path], lambda each: arrays.parquet(each, columns=["x"]))
     ref = storage.submit(parts, "f", "1", missing={"x": -3})
     assert ref.gather(range(4))["x"].tolist() == [1, -3, 1, -3]

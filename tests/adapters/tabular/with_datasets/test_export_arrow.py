@@ -25,7 +25,7 @@ def exported(request, storage, tmp_path, monkeypatch):
     def exported(source, chunk_bytes=2**25, **options):
         set_constants(monkeypatch, EXPORT_CHUNK_BYTES=chunk_bytes)
         folder = tmp_path / f"out{next(numbers)}"
-        storage.submit(source, "d", "1", part_bytes=500, **options)
+        storage.submit(source, "d", "1", build=yogadl.BuildOptions(part_bytes=500), **options)
         found = storage.export("d", "1", folder, request.param)
         assert found.files == (f"records.{request.param}",)
         path = folder / found.files[0]
