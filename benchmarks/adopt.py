@@ -196,7 +196,9 @@ def measure_small(settings: Settings) -> None:
         paths = write(folder, blobs(count, SMALL), -(-count // 4))
         for read in (True, False):
             store = root / f"store-{form}-{read}"
-            yogadl.open_storage(store).adopt(folder, "set", "1", format=form, read=read)
+            yogadl.open_storage(store).adopt(
+                folder, "set", "1", format=form, files=yogadl.FileOptions(read=read)
+            )
             print_index(settings, f"{form}, records of {SMALL:,} bytes, read={read}", store, paths)
     clear(root)
 
@@ -215,7 +217,9 @@ def measure_unread(settings: Settings) -> None:
     storage, numbers = yogadl.open_storage(root / "store"), itertools.count()
 
     def adopt(form: str) -> None:
-        storage.adopt(root / form, form, str(next(numbers)), format=form, read=False)
+        storage.adopt(
+            root / form, form, str(next(numbers)), format=form, files=yogadl.FileOptions(read=False)
+        )
 
     times = interleave({form: partial(adopt, form) for form in ("megatron", "npy", "mds")}, settings.rounds)
     for form, spent in times.items():

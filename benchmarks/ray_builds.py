@@ -39,16 +39,15 @@ def against_workers(settings: Settings) -> None:
     say(f"{records:,} records of 5 ms of the processor each, {rounds} rounds")
     root = settings.path("cache")
 
-    def build(**options: object) -> None:
-        yogadl.open_storage(root).submit(
-            Busy(records), "set", "1", build=yogadl.BuildOptions(progress=False), **options
-        )
+    def build(workers: int = 0, engine: str | None = None) -> None:
+        options = yogadl.BuildOptions(engine=engine, progress=False)
+        yogadl.open_storage(root).submit(Busy(records), "set", "1", workers=workers, build=options)
         check_numbers(root, records)
         clear(root)
 
     works = {
         "workers": lambda: build(workers=2),
-        "ray": lambda: build(build=yogadl.BuildOptions(engine="ray")),
+        "ray": lambda: build(engine="ray"),
     }
     times = interleave(works, rounds, uncounted=0)
     details = "; ".join(f"{name}: {min(each):.1f} - {max(each):.1f} s" for name, each in times.items())

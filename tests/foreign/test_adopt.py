@@ -51,7 +51,7 @@ def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkey
     set_constants(monkeypatch, FOREIGN_WINDOW_BYTES=1000)
     records = write_numbered(tmp_path / "in", form, COUNTS)
     expected = [plain(each) for each in records]
-    adopted(storage, tmp_path / "in", form, read=read)
+    adopted(storage, tmp_path / "in", form, files=yogadl.FileOptions(read=read))
     assert storage.info("d", "1").parts == len(COUNTS)
     numbers = [41, 0, 7, 8, 8, 30, 6, 0, 42]
     for mapped in (True, False):
@@ -76,7 +76,7 @@ def test_all_ways_to_read_give_the_records(tmp_path, storage, form, read, monkey
 @pytest.mark.parametrize("read", [True, False])
 def test_streams_with_threads_and_workers_give_each_record_once(tmp_path, storage, form, read):
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
-    ref = adopted(storage, tmp_path / "in", form, read=read)
+    ref = adopted(storage, tmp_path / "in", form, files=yogadl.FileOptions(read=read))
     plain_order = [plain(each) for each in ref.stream(shuffle=True, shuffle_seed=3)]
     assert sorted(map(repr, plain_order)) == sorted(map(repr, expected))
     for options in ({}, {"workers": 2}) if form in ("webdataset", "npy") else ({},):
@@ -90,8 +90,10 @@ def test_processes_adopt_the_same_as_one(tmp_path, storage, form, monkeypatch):
     one_file_a_group(monkeypatch)
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
     for read in (True, False):
-        alone = adopted(storage, tmp_path / "in", form, f"alone-{read}", read=read)
-        together = adopted(storage, tmp_path / "in", form, f"together-{read}", read=read, workers=2)
+        alone = adopted(storage, tmp_path / "in", form, f"alone-{read}", files=yogadl.FileOptions(read=read))
+        together = adopted(
+            storage, tmp_path / "in", form, f"together-{read}", files=yogadl.FileOptions(read=read), workers=2
+        )
         assert every(together) == every(alone) == expected
         assert alone.fingerprint == together.fingerprint
 
@@ -102,7 +104,7 @@ def test_values_of_every_size_around_the_window_come_back(tmp_path, storage, mon
     lines = [bytes([65 + k]) * size for k, size in enumerate(sizes)]
     write(tmp_path / "in/a.jsonl", "jsonl", lines)
     for read in (True, False):
-        ref = adopted(storage, tmp_path / "in", "jsonl", f"{read}", read=read)
+        ref = adopted(storage, tmp_path / "in", "jsonl", f"{read}", files=yogadl.FileOptions(read=read))
         assert every(ref) == lines
         assert every(storage.fetch("d", f"{read}", check=read), range(20, -1, -1)) == lines[::-1]
         assert storage.verify("d", f"{read}").records == len(lines)
@@ -119,7 +121,7 @@ def test_groups_of_any_number_of_files_keep_the_order(tmp_path, storage, count, 
         LEAST_UNREAD_FILES=3,
     )  # fmt: skip
     expected = write_numbered(tmp_path / "in", "jsonl", [1] * count)
-    ref = adopted(storage, tmp_path / "in", "jsonl", read=read)
+    ref = adopted(storage, tmp_path / "in", "jsonl", files=yogadl.FileOptions(read=read))
     assert every(ref) == expected
     assert storage.info("d", "1").parts < count
 
@@ -143,12 +145,18 @@ def test_a_version_continues_another_one(tmp_path, storage):
     first = write_numbered(tmp_path / "a", "jsonl", [3, 4])
     second = write_numbered(tmp_path / "b", "jsonl", [5])
     storage.adopt(str(tmp_path / "a"), "d", "1", format="jsonl")
-    storage.adopt(str(tmp_path / "b"), "d", "2", format="jsonl", base_version="1")
+    storage.adopt(str(tmp_path / "b"), "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="1"))
     assert every(storage.fetch("d", "2")) == first + second
     assert storage.refresh("d", "2", "3").lineage.version == "2"
     write(tmp_path / "c.txt", "jsonl", [b"c"])
     with pytest.raises(ConfigurationError, match="give the same"):
-        storage.adopt(str(tmp_path / "c.txt"), "d", "3", format="jsonl", base_version="2", read=False)
+        storage.adopt(
+            str(tmp_path / "c.txt"),
+            "d",
+            "3",
+            format="jsonl",
+            files=yogadl.FileOptions(base_version="2", read=False),
+        )
 
 
 def test_no_file_is_appended_twice(tmp_path, storage):
@@ -156,8 +164,12 @@ def test_no_file_is_appended_twice(tmp_path, storage):
     storage.adopt(str(tmp_path / "a"), "d", "1", format="jsonl")
     write(tmp_path / "a/c.jsonl", "jsonl", [b"c"])
     with pytest.raises(ConfigurationError, match=r"already.*storage\.refresh"):
-        storage.adopt(str(tmp_path / "a"), "d", "2", format="jsonl", base_version="1")
-    storage.adopt(str(tmp_path / "a/c.jsonl"), "d", "2", format="jsonl", base_version="1")
+        storage.adopt(
+            str(tmp_path / "a"), "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="1")
+        )
+    storage.adopt(
+        str(tmp_path / "a/c.jsonl"), "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="1")
+    )
     assert len(storage.fetch("d", "2")) == 8
 
 
@@ -166,7 +178,7 @@ def test_a_copy_with_values_has_the_records_and_needs_no_files(tmp_path, storage
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, COUNTS)]
     target = yogadl.open_storage(f"file://{tmp_path}/bucket", mirror=None)
     for read in (True, False):
-        adopted(storage, tmp_path / "in", form, f"{read}", read=read)
+        adopted(storage, tmp_path / "in", form, f"{read}", files=yogadl.FileOptions(read=read))
         assert copy(storage, target, "d", f"{read}", materialize=True)
         assert not copy(storage, target, "d", f"{read}", materialize=True)
     for path in (tmp_path / "in").iterdir():
@@ -185,7 +197,7 @@ def test_values_in_a_file_of_gigabytes_that_is_not_read(tmp_path, storage):
         array[number, :3] = array[number, -3:] = number % 256, number // 256, 7
     array.flush()
     del array
-    ref = adopted(storage, path, "npy", read=False)
+    ref = adopted(storage, path, "npy", files=yogadl.FileOptions(read=False))
     for number in chosen:
         row = ref[number]
         assert row.shape == (row_bytes,)
@@ -195,7 +207,7 @@ def test_values_in_a_file_of_gigabytes_that_is_not_read(tmp_path, storage):
 
 def test_what_was_not_read_can_not_be_checked(tmp_path, storage):
     write_numbered(tmp_path / "in", "jsonl", [3])
-    adopted(storage, tmp_path / "in", "jsonl", read=False)
+    adopted(storage, tmp_path / "in", "jsonl", files=yogadl.FileOptions(read=False))
     with pytest.raises(ConfigurationError, match="no checksums"):
         storage.fetch("d", "1", check=True)
 
@@ -256,7 +268,9 @@ def test_patterns_find_the_files_in_order(tmp_path, storage, monkeypatch):
             with pytest.raises(ConfigurationError, match="there is no file"):
                 storage.adopt(paths, "d", f"{number}", format="jsonl")
             continue
-        storage.adopt(paths, "d", f"{number}", format="jsonl", read=bool(number % 2))
+        storage.adopt(
+            paths, "d", f"{number}", format="jsonl", files=yogadl.FileOptions(read=bool(number % 2))
+        )
         assert every(storage.fetch("d", f"{number}")) == [name.encode() for name in expected], pattern
 
 
@@ -325,7 +339,10 @@ def test_files_without_records_are_left_out(tmp_path, storage, form):
     counts = [2, 0, 3, 0] if form == "webdataset" else [0, 2, 0, 3, 0]
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, counts)]
     for read in (True, False):
-        assert every(adopted(storage, tmp_path / "in", form, f"{read}", read=read)) == expected
+        assert (
+            every(adopted(storage, tmp_path / "in", form, f"{read}", files=yogadl.FileOptions(read=read)))
+            == expected
+        )
     write(tmp_path / f"none/a.{SUFFIXES[form]}", form, [])
     with pytest.raises(UnsupportedDataError):
         adopted(storage, tmp_path / "none", form, "3")
@@ -375,8 +392,9 @@ def test_text_that_is_no_utf8_is_found_where_it_is_read(tmp_path, storage, monke
         storage.adopt(tmp_path / "5.tfrecord", "d", "1", **how)
     storage.adopt(tmp_path / "3.tfrecord", "d", "1", **how)
     assert storage.fetch("d", "1").gather(range(3))["t"] == [text.decode() for text in texts[:3]]
-    storage.adopt(tmp_path / "5.tfrecord", "d", "2", read=False, **how)
+    unread = yogadl.FileOptions(read=False, features={"t": "str"})
+    storage.adopt(tmp_path / "5.tfrecord", "d", "2", format="tfrecord", files=unread)
     ref = storage.fetch("d", "2")
     assert ref[4]["t"] == "last"
-    with pytest.raises(CacheFormatError, match="not UTF-8: adopt the files with read=True"):
+    with pytest.raises(CacheFormatError, match=r"not UTF-8: adopt the files with FileOptions\(read=True\)"):
         ref.gather([0, 3])

@@ -125,7 +125,7 @@ def test_a_format_that_is_none_is_refused(tmp_path, storage):
         with pytest.raises(ConfigurationError, match="there is no format"):
             adopted(storage, tmp_path / "in", format=format)
     for options in (
-        {"format": "jsonl", "files": yogadl.FileOptions(fields=["a"])},
+        {"format": "jsonl", "fields": ["a"]},
         {"format": "npy", "missing": "empty"},
     ):
         with pytest.raises(ConfigurationError, match="no option of the format"):

@@ -94,14 +94,14 @@ CHANGES = {
 def test_the_records_are_those_of_the_files_as_they_are(tmp_path, storage, group, read, change):
     folder = tmp_path / "in"
     write_lines(folder, a=[0, 1], b=[2], c=[3, 4], d=[5], e=[6, 7])
-    storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl", read=read)
+    storage.adopt(f"{folder}/*.jsonl", "d", "1", format="jsonl", files=yogadl.FileOptions(read=read))
     assert storage.refresh("d", "1", "none").lineage.version == "1"
     CHANGES[change](folder)
     assert storage.refresh("d", "1", "2").lineage.version == "2"
     found = storage.fetch("d", "2", check=read)
     assert every(found) == now(folder)
     assert storage.verify("d", "2").records == len(found)
-    storage.adopt(f"{folder}/*.jsonl", "d", "anew", format="jsonl", read=read)
+    storage.adopt(f"{folder}/*.jsonl", "d", "anew", format="jsonl", files=yogadl.FileOptions(read=read))
     assert storage.fetch("d", "anew").fingerprint == found.fingerprint
     assert storage.refresh("d", "2", "none").lineage.version == "2"
     earlier = [each.version for each in storage.info("d", "2").earlier]
@@ -119,7 +119,9 @@ def test_random_changes_one_after_the_other(tmp_path, storage, seed, monkeypatch
     )
     folder = tmp_path / "in"
     write_lines(folder, a=[0], b=[1], c=[2], d=[3])
-    storage.adopt(f"{folder}/*.jsonl", "d", "0", format="jsonl", read=bool(seed % 2))
+    storage.adopt(
+        f"{folder}/*.jsonl", "d", "0", format="jsonl", files=yogadl.FileOptions(read=bool(seed % 2))
+    )
     version, number = 0, 100
     for _ in range(12):
         for _ in range(rng.randrange(3)):
@@ -199,7 +201,7 @@ def test_the_first_file_decides_on_the_fields_as_it_does_when_all_are_adopted(tm
 def test_records_that_were_not_adopted_are_not_lost(tmp_path, storage):
     write_lines(tmp_path / "in", a=[1])
     storage.submit([b"x", b"y"], "d", "1")
-    storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl", base_version="1")
+    storage.adopt(f"{tmp_path}/in", "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="1"))
     assert every(storage.fetch("d", "2")) == [b"x", b"y", *lines(1)]
     write_lines(tmp_path / "in", b=[2])
     with pytest.raises(ConfigurationError, match=r"records 0 to 1 .* not adopted"):
@@ -251,7 +253,9 @@ def test_an_appended_version_is_refreshed_by_all_its_patterns(tmp_path, storage)
     write_lines(tmp_path / "in", a=[0], c=[1])
     write_lines(tmp_path / "more", a=[2])
     storage.adopt(f"{tmp_path}/in/*.jsonl", "d", "1", format="jsonl")
-    storage.adopt(f"{tmp_path}/more/*.jsonl", "d", "2", format="jsonl", base_version="1")
+    storage.adopt(
+        f"{tmp_path}/more/*.jsonl", "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="1")
+    )
     assert storage.refresh("d", "2", "3").lineage.version == "2"
     write_lines(tmp_path / "in", b=[3])
     write_lines(tmp_path / "more", b=[4])
@@ -313,7 +317,7 @@ def test_a_first_tar_that_is_as_it_was_is_not_read_for_its_fields(
     samples = [{"__key__": f"{k}", "jpg": b"j" * 100_000, "cls": b"c" * 40} for k in range(30)]
     for name in "abc":
         (tmp_path / f"{name}.tar").write_bytes(tar_of(samples))
-    options = {"format": "webdataset", "files": yogadl.FileOptions(fields=fields), "missing": missing}
+    options = {"format": "webdataset", "fields": fields, "missing": missing}
     storage.adopt(f"{scheme}{tmp_path}/*.tar", "d", "1", **options)
     os.utime(tmp_path / "b.tar", ns=(1, 1))
     (tmp_path / "b.tar").write_bytes(tar_of(samples))
@@ -368,7 +372,9 @@ def test_a_manifest_that_says_nonsense_of_its_files_is_one_clear_error(tmp_path,
         opened = yogadl.open_storage(tmp_path / "caches")
         for call in (
             lambda opened=opened: opened.refresh("d", "1", "2"),
-            lambda opened=opened: opened.adopt(more, "d", "3", format="jsonl", base_version="1"),
+            lambda opened=opened: opened.adopt(
+                more, "d", "3", format="jsonl", files=yogadl.FileOptions(base_version="1")
+            ),
         ):
             try:
                 call()
@@ -415,7 +421,7 @@ def test_a_file_that_was_changed_is_an_error_that_names_it(tmp_path, storage, sp
     folder = tmp_path / "in"
     write_lines(folder, a=range(5), b=range(5, 9))
     for read in (True, False):
-        storage.adopt(str(folder), "d", f"{read}", format="jsonl", read=read)
+        storage.adopt(str(folder), "d", f"{read}", format="jsonl", files=yogadl.FileOptions(read=read))
     SPOIL[spoil](folder / "b.jsonl")
     opened = yogadl.open_storage(tmp_path / "caches", mapped=mapped)
     for version in ("True", "False"):
@@ -502,7 +508,9 @@ def test_a_file_that_changes_after_it_was_listed_is_not_adopted(tmp_path, storag
     write_lines(tmp_path / "in", a=[0], b=[1, 2], c=[3])
     if verb == "refresh":
         storage.adopt(f"{tmp_path}/in/a.jsonl", "d", "0", format="jsonl")
-        storage.adopt(f"{tmp_path}/in/[bc].jsonl", "d", "1", format="jsonl", base_version="0")
+        storage.adopt(
+            f"{tmp_path}/in/[bc].jsonl", "d", "1", format="jsonl", files=yogadl.FileOptions(base_version="0")
+        )
         write_lines(tmp_path / "in", b=[4])
     listed = adopted.listed_files
 
@@ -544,7 +552,9 @@ def test_a_file_that_changes_after_its_turn_is_seen(tmp_path, monkeypatch, spoil
     monkeypatch.setattr(Lines, "batches", batches)
     calls = {
         "adopt": lambda: storage.adopt(f"{scheme}{tmp_path}/in", "d", "2", format="jsonl"),
-        "append": lambda: storage.adopt(f"{scheme}{tmp_path}/in", "d", "2", format="jsonl", base_version="0"),
+        "append": lambda: storage.adopt(
+            f"{scheme}{tmp_path}/in", "d", "2", format="jsonl", files=yogadl.FileOptions(base_version="0")
+        ),
         "refresh": lambda: storage.refresh("d", "1", "2"),
     }
     if (verb, scheme) == ("refresh", "file://"):  # a is kept as it was listed, which its readers notice
@@ -562,7 +572,7 @@ def test_damage_without_a_trace_is_found_by_checksums_where_all_was_read(tmp_pat
     path = tmp_path / "in/a.jsonl"
     write_lines(tmp_path / "in", a=range(5))
     storage.adopt(str(path), "d", "1", format="jsonl")
-    storage.adopt(str(path), "d", "weak", format="jsonl", read=False)
+    storage.adopt(str(path), "d", "weak", format="jsonl", files=yogadl.FileOptions(read=False))
     status = path.stat()
     content = bytearray(path.read_bytes())
     content[30] ^= 1

@@ -36,11 +36,11 @@ VIEWS = {
 @pytest.mark.parametrize("read", [True, False])
 def test_one_cursor_goes_through_adopted_files_and_all_copies(tmp_path, storage, read, view):
     write_numbered(tmp_path / "in", "jsonl", [20, 1, 30, 24])
-    storage.adopt(f"{tmp_path}/in", "d", "adopted", format="jsonl", read=read)
+    storage.adopt(f"{tmp_path}/in", "d", "adopted", format="jsonl", files=yogadl.FileOptions(read=read))
     storage.submit(storage.fetch("d", "adopted"), "d", "copy")
     storage.compact("d", "copy", "compact")
     storage.compact("d", "adopted", "direct")
-    storage.adopt(f"{tmp_path}/in", "d", "again", format="jsonl", read=read)
+    storage.adopt(f"{tmp_path}/in", "d", "again", format="jsonl", files=yogadl.FileOptions(read=read))
     storage.submit(storage.fetch("d", "copy"), "d", "copy of a copy")
     versions = ["adopted", "copy", "compact", "direct", "again", "copy of a copy"]
     refs = [VIEWS[view](storage.fetch("d", version)) for version in versions]
@@ -73,7 +73,7 @@ def test_one_cursor_goes_through_adopted_files_and_all_copies(tmp_path, storage,
 def test_a_cursor_of_batches_and_threads_goes_on_in_a_copy(tmp_path, storage, form):
     expected = [plain(each) for each in write_numbered(tmp_path / "in", form, [20, 1, 30])]
     for read in (True, False):
-        storage.adopt(f"{tmp_path}/in", "d", f"{read}", format=form, read=read)
+        storage.adopt(f"{tmp_path}/in", "d", f"{read}", format=form, files=yogadl.FileOptions(read=read))
         storage.submit(storage.fetch("d", f"{read}"), "d", f"copy-{read}")
         options = {"shuffle": True, "shuffle_seed": 1}
         batches = iter(storage.fetch("d", f"{read}").stream(**options).prefetch(2))
@@ -99,7 +99,7 @@ ROWS_OF_TOKENS = {
 @pytest.mark.parametrize("name", ROWS_OF_TOKENS)
 def test_chunks_and_packs_of_adopted_tokens_go_on_in_a_copy(tmp_path, storage, name, read):
     write_numbered(tmp_path / "in", "megatron", [20, 1, 30])
-    first = storage.adopt(f"{tmp_path}/in", "d", "1", format="megatron", read=read)
+    first = storage.adopt(f"{tmp_path}/in", "d", "1", format="megatron", files=yogadl.FileOptions(read=read))
     ours, copied = map(ROWS_OF_TOKENS[name], (first, storage.submit(first, "d", "copy")))
     iterator = iter(ours.stream(shuffle=True, shuffle_seed=2))
     seen = [plain(next(iterator)) for _ in range(4)]
@@ -112,7 +112,7 @@ def test_chunks_and_packs_of_adopted_tokens_go_on_in_a_copy(tmp_path, storage, n
 
 def test_the_cursor_of_a_copy_is_refused_by_files_that_were_not_read(tmp_path, storage):
     write_numbered(tmp_path / "in", "jsonl", [20])
-    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl", read=False)
+    storage.adopt(f"{tmp_path}/in", "d", "1", format="jsonl", files=yogadl.FileOptions(read=False))
     storage.submit(storage.fetch("d", "1"), "d", "2")
     iterator = iter(storage.fetch("d", "2").stream())
     next(iterator)
@@ -236,5 +236,7 @@ def test_tasks_on_several_machines_adopt_one_version(tmp_path, storage, monkeypa
             build().write(number)
         build().commit()
         assert every(storage.fetch("d", f"{read}")) == expected
-        storage.adopt(f"{tmp_path}/in", "d", f"alone-{read}", format="webdataset", read=read)
+        storage.adopt(
+            f"{tmp_path}/in", "d", f"alone-{read}", format="webdataset", files=yogadl.FileOptions(read=read)
+        )
         assert storage.fetch("d", f"alone-{read}").fingerprint == storage.fetch("d", f"{read}").fingerprint

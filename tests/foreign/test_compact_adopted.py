@@ -37,7 +37,7 @@ def large_lines(folder, count=60, size=20_000):
 @pytest.mark.parametrize("read", [True, False])
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_compacted_version_has_the_same_records_in_fewer_parts(tmp_path, storage, form, read):
-    records = adopted(storage, tmp_path / "in", form, read=read)
+    records = adopted(storage, tmp_path / "in", form, files=yogadl.FileOptions(read=read))
     storage.compact("d", "1", "2")
     before, after = storage.info("d", "1"), storage.info("d", "2")
     assert after.is_adopted == before.is_adopted
@@ -102,7 +102,7 @@ def test_workers_compact_the_same_version(tmp_path, storage):
 def test_records_of_the_cache_and_of_foreign_files_stay_what_they_are(tmp_path, storage, read):
     storage.submit([b"a", b"bb"], "d", "0")
     write_numbered(tmp_path / "in", "jsonl", [30, 5])
-    storage.adopt(f"{tmp_path}/in", "d", "1", base_version="0", read=read)
+    storage.adopt(f"{tmp_path}/in", "d", "1", files=yogadl.FileOptions(base_version="0", read=read))
     storage.append([b"c"], "d", "2", base_version="1")
     storage.compact("d", "2", "3")
     before, after = storage.info("d", "2"), storage.info("d", "3")

@@ -30,7 +30,7 @@ def test_rows_that_are_copied_and_rows_that_are_not(tmp_path, monkeypatch, width
     storage = yogadl.open_storage(tmp_path / "caches")
     for form, name in (("npy", "a.npy"), ("mds", "a.mds")):
         for read in (True, False):
-            storage.adopt(tmp_path / name, form, f"{read}", format=form, read=read)
+            storage.adopt(tmp_path / name, form, f"{read}", format=form, files=yogadl.FileOptions(read=read))
             found = storage.fetch(form, f"{read}").gather(np.arange(97))
             np.testing.assert_array_equal(found if form == "npy" else found["a"], rows)
         storage.submit(storage.fetch(form, "False"), form, "copied")
@@ -44,11 +44,15 @@ def test_values_that_lie_in_files_are_as_large_as_values_can_be(tmp_path, monkey
     for size in (9, 10, 11):
         (tmp_path / "a.mds").write_bytes(mds_of({"b": "bytes"}, [[b"short"], [b"x" * size]]))
         if size <= 10:
-            storage.adopt(tmp_path / "a.mds", "d", f"{size}", format="mds", read=read)
+            storage.adopt(
+                tmp_path / "a.mds", "d", f"{size}", format="mds", files=yogadl.FileOptions(read=read)
+            )
             assert storage.fetch("d", f"{size}")[1] == {"b": b"x" * size}
         else:
             with pytest.raises(UnsupportedDataError, match="there can't be a value of 11 bytes"):
-                storage.adopt(tmp_path / "a.mds", "d", f"{size}", format="mds", read=read)
+                storage.adopt(
+                    tmp_path / "a.mds", "d", f"{size}", format="mds", files=yogadl.FileOptions(read=read)
+                )
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])

@@ -106,7 +106,9 @@ def mirrored(place):
 
 
 def adopted(storage, new, raw):
-    storage.adopt(f"{raw}/more.jsonl", "data", new, format="jsonl", base_version="1")
+    storage.adopt(
+        f"{raw}/more.jsonl", "data", new, format="jsonl", files=yogadl.FileOptions(base_version="1")
+    )
     storage.refresh("data", new, f"{new}-refreshed")
 
 

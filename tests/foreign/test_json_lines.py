@@ -30,7 +30,7 @@ def write(path, values, ends="\n", **how):
 @pytest.mark.parametrize("read", [True, False])
 def test_a_record_is_the_value_of_a_line(storage, tmp_path, how, ends, read):
     path = write(tmp_path / "a.jsonl", VALUES, ends, **how)
-    ref = storage.adopt(path, "d", "1", files=yogadl.FileOptions(parse=True), read=read)
+    ref = storage.adopt(path, "d", "1", parse=True, files=yogadl.FileOptions(read=read))
     assert ref.spec == yogadl.from_source(VALUES, spec=yogadl.Leaf("json")).spec
     assert [json.dumps(value) for value in ref] == list(map(json.dumps, VALUES))
     storage.verify("d", "1")
@@ -49,12 +49,12 @@ def test_a_record_is_the_value_of_a_line(storage, tmp_path, how, ends, read):
 
 def test_lines_that_are_added_are_parsed_as_before(storage, tmp_path):
     write(tmp_path / "a.jsonl", VALUES[:3])
-    storage.adopt(str(tmp_path / "*.jsonl"), "d", "1", files=yogadl.FileOptions(parse=True))
+    storage.adopt(str(tmp_path / "*.jsonl"), "d", "1", parse=True)
     write(tmp_path / "b.jsonl", VALUES[3:])
     assert list(storage.refresh("d", "1", new_version="2")) == VALUES
     write(tmp_path / "c.jsonl", VALUES[:1])
     with pytest.raises(ConfigurationError, match="was adopted with"):
-        storage.adopt(tmp_path / "c.jsonl", "d", "3", base_version="2")
+        storage.adopt(tmp_path / "c.jsonl", "d", "3", files=yogadl.FileOptions(base_version="2"))
     ref = storage.append(VALUES[1:2], "d", "3", base_version="2")
     assert list(ref) == [*VALUES, VALUES[1]]
 
@@ -70,9 +70,9 @@ def test_a_line_that_has_no_exact_value_is_refused_with_its_place(storage, tmp_p
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n' + line + b"\n")
     with pytest.raises(UnsupportedDataError, match=r"a\.jsonl.* 9\b.*no JSON, or has no exact form here"):
-        storage.adopt(path, "d", "1", files=yogadl.FileOptions(parse=True))
+        storage.adopt(path, "d", "1", parse=True)
     assert storage.datasets() == []
-    ref = storage.adopt(path, "d", "1", files=yogadl.FileOptions(parse=True), read=False)
+    ref = storage.adopt(path, "d", "1", parse=True, files=yogadl.FileOptions(read=False))
     assert ref[0] == {"a": 1}
     with pytest.raises(CacheFormatError, match="is no JSON"):
         ref[1]
@@ -81,4 +81,4 @@ def test_a_line_that_has_no_exact_value_is_refused_with_its_place(storage, tmp_p
 def test_only_lines_are_parsed(storage, tmp_path):
     write(tmp_path / "a.tar", VALUES)
     with pytest.raises(ConfigurationError, match="parse: no option of the format 'webdataset'"):
-        storage.adopt(tmp_path / "a.tar", "d", "1", format="webdataset", files=yogadl.FileOptions(parse=True))
+        storage.adopt(tmp_path / "a.tar", "d", "1", format="webdataset", parse=True)

@@ -31,7 +31,7 @@ def test_records_are_those_of_files_that_are_read(tmp_path, monkeypatch, form, j
     write(tmp_path / "raw", form)
     storage = yogadl.open_storage(tmp_path / "store")
     for version, read in (("read", True), ("unread", False)):
-        storage.adopt(tmp_path / "raw", "set", version, format=form, read=read)
+        storage.adopt(tmp_path / "raw", "set", version, format=form, files=yogadl.FileOptions(read=read))
     refs = [storage.fetch("set", version) for version in ("read", "unread")]
     assert len(refs[0]) == len(refs[1]) == 150
     for ours, theirs in zip(*refs, strict=True):
@@ -53,7 +53,7 @@ def test_a_file_that_is_not_read_makes_one_block_of_a_field(tmp_path, monkeypatc
             yield columns
 
     monkeypatch.setattr("yogadl.storage._builds.adopted.columns_of", columns_of)
-    storage.adopt(tmp_path / "raw", "set", "1", format="webdataset", read=False)
+    storage.adopt(tmp_path / "raw", "set", "1", format="webdataset", files=yogadl.FileOptions(read=False))
     assert len(found) == 2
 
 
@@ -87,7 +87,7 @@ def unread_and_copies(tmp_path_factory):
     lines = [json.dumps({"tokens": [n] * (n % 9 + 1), "kind": n % 3}) for n in range(60)]
     (folder / "raw" / "a.jsonl").write_text("\n".join(lines) + "\n")
     storage = yogadl.open_storage(folder / "store")
-    storage.adopt(folder / "raw", "set", "unread", format="jsonl", read=False)
+    storage.adopt(folder / "raw", "set", "unread", format="jsonl", files=yogadl.FileOptions(read=False))
     storage.submit(storage.fetch("set", "unread"), "set", "copied")
     other = yogadl.open_storage(folder / "other")
     yogadl.storage.copy(storage, other, "set", "unread", materialize=True)

@@ -54,7 +54,7 @@ def test_records_of_objects_are_those_of_the_files(either_place, tmp_path, form)
     url = above(place, "raw").url
     storage = place.storage()
     storage.adopt(f"{url}/*.{SUFFIXES[form]}", "d", "1", format=form)
-    storage.adopt(url, "d", "weak", format=form, read=False)
+    storage.adopt(url, "d", "weak", format=form, files=yogadl.FileOptions(read=False))
     for version in ("1", "weak"):
         for reader in readers(place, tmp_path):
             ref = reader.fetch("d", version)
@@ -211,7 +211,7 @@ def test_files_of_a_machine_and_of_a_bucket_make_one_version(either_place, tmp_p
     storage = yogadl.open_storage(tmp_path / "caches", foreign={raw.url: raw.options})
     paths = [f"{raw.url}/002.tar", str(tmp_path / "raw/000.tar")]
     for read in (True, False):
-        storage.adopt(paths, "d", f"{read}", format="webdataset", read=read)
+        storage.adopt(paths, "d", f"{read}", format="webdataset", files=yogadl.FileOptions(read=read))
         assert every(storage.fetch("d", f"{read}")) == expected[8:] + expected[:7]
         found = storage.fetch("d", f"{read}", check=read)
         assert every(found, [12, 0]) == [expected[0], expected[8]]

@@ -84,7 +84,7 @@ def test_the_copied_values_of_adopted_files_keep_lineage_and_metadata(storage, t
     for number in range(2):
         (tmp_path / f"{number}.jsonl").write_bytes(b'{"text": "%s"}\n' % (b"x" * 90) * 30)
     storage.adopt(f"{tmp_path}/0.jsonl", "a", "1", format="jsonl", build=yogadl.BuildOptions(metadata=FACTS))
-    storage.adopt(f"{tmp_path}/1.jsonl", "a", "2", format="jsonl", base_version="1")
+    storage.adopt(f"{tmp_path}/1.jsonl", "a", "2", format="jsonl", files=yogadl.FileOptions(base_version="1"))
     other = yogadl.open_storage(tmp_path / "other")
     assert copy(storage, other, "a", "2", materialize=True)
     assert other.info("a", "2").earlier == storage.info("a", "2").earlier

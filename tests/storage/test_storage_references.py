@@ -37,7 +37,9 @@ def test_adopted_files_are_read_by_the_reference_that_is_returned(storage, tmp_p
         (tmp_path / "in" / f"{name}.jsonl").write_bytes(b"0\n1\n")
     made = [
         storage.adopt(f"{tmp_path}/in/[ab].jsonl", "d", "1", workers=workers),
-        storage.adopt(f"{tmp_path}/in/c.jsonl", "d", "2", base_version="1", workers=workers),
+        storage.adopt(
+            f"{tmp_path}/in/c.jsonl", "d", "2", files=yogadl.FileOptions(base_version="1"), workers=workers
+        ),
     ]
     for number, ref in enumerate(made, 1):
         assert_same(ref, storage.fetch("d", f"{number}"))

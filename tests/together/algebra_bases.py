@@ -112,7 +112,7 @@ def adopted(folder):
     found = {"adopted": storage.adopt(folder / "mds", "d", "1")}
     found["copied"] = storage.compact("d", "1", "2", materialize=True)
     found["submitted"] = storage.submit(FULL, "d", "3")
-    return found, storage.adopt(folder / "mds", "unread", "1", read=False)
+    return found, storage.adopt(folder / "mds", "unread", "1", files=yogadl.FileOptions(read=False))
 
 
 def bases(folder):
@@ -148,9 +148,9 @@ def of_values(storage, folder, form, kind):
         records = [{"n": n, "more": JSON_VALUES[n % len(JSON_VALUES)]} for n in range(COUNT)]
         path = folder / "lines.jsonl"
         path.write_text("".join(json.dumps(each) + "\n" for each in records))
-        return made_of(
-            form, storage.adopt(path, form, "1", files=yogadl.FileOptions(parse=True)), records, (), kind
-        )
+        return made_of(form, storage.adopt(path, form, "1", parse=True), records, (), kind)
     records = [each["tokens"] for each in FULL]
     path = write(folder / "tokens.bin", form, records)
-    return made_of(form, storage.adopt(path, form, "1", read=False), records, (), kind)
+    return made_of(
+        form, storage.adopt(path, form, "1", files=yogadl.FileOptions(read=False)), records, (), kind
+    )

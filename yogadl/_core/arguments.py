@@ -96,34 +96,34 @@ _SYNONYMS: Final = (
 
 # Arguments of clones before 0.2.0, and what is given instead. An entry holds for each function that has the
 # argument before the first "=". The table goes at 1.0; docs/howto/migrating.md has it, too.
-MOVED: Final = {
-    "mirror_limit": "mirror=yogadl.Mirror(limit=...)",
-    "mirror_fill": "mirror=yogadl.Mirror(fill=...)",
-    "max_requests": "limits=yogadl.Limits(requests=...)",
-    "max_requests_per_s": "limits=yogadl.Limits(requests_per_s=...)",
-    "max_price": "limits=yogadl.Limits(price=...)",
-    "prices": "limits=yogadl.Limits(prices=...)",
-    "lease_ttl_s": "lease=yogadl.Lease(ttl_s=...)",
-    "wait_s": "lease=yogadl.Lease(wait_s=...)",
-    "exclusive": "lease=yogadl.Lease(exclusive=...)",
-    "engine": "build=yogadl.BuildOptions(engine=...)",
-    "part_bytes": "build=yogadl.BuildOptions(part_bytes=...)",
-    "progress": "build=yogadl.BuildOptions(progress=...)",
-    "check_space": "build=yogadl.BuildOptions(check_space=...)",
-    "metadata": "build=yogadl.BuildOptions(metadata=...)",
-    "spec": "records=yogadl.RecordOptions(spec=...)",
-    "on_error": "records=yogadl.RecordOptions(on_error=...)",
-    "allow_pickle": "records=yogadl.RecordOptions(allow_pickle=...)",
-    "fields": "files=yogadl.FileOptions(fields=...)",
-    "features": "files=yogadl.FileOptions(features=...)",
-    "parse": "files=yogadl.FileOptions(parse=...)",
-    "segments": "extra=yogadl.PackFields(segments=...)",
-    "positions": "extra=yogadl.PackFields(positions=...)",
-    "cu_seqlens": "extra=yogadl.PackFields(cu_seqlens=...)",
-    "max_segments": "extra=yogadl.PackFields(max_segments=...)",
-    "mask": "extra=yogadl.PackFields(mask=...)",
-    "base_version": "new_version=..., after the version that has the records: compact(id, OLD, NEW)",
-}
+MOVED: Final = (
+    ("mirror_limit", "mirror=yogadl.Mirror(limit=...)"),
+    ("mirror_fill", "mirror=yogadl.Mirror(fill=...)"),
+    ("max_requests", "limits=yogadl.Limits(requests=...)"),
+    ("max_requests_per_s", "limits=yogadl.Limits(requests_per_s=...)"),
+    ("max_price", "limits=yogadl.Limits(price=...)"),
+    ("prices", "limits=yogadl.Limits(prices=...)"),
+    ("lease_ttl_s", "lease=yogadl.Lease(ttl_s=...)"),
+    ("wait_s", "lease=yogadl.Lease(wait_s=...)"),
+    ("exclusive", "lease=yogadl.Lease(exclusive=...)"),
+    ("engine", "build=yogadl.BuildOptions(engine=...)"),
+    ("part_bytes", "build=yogadl.BuildOptions(part_bytes=...)"),
+    ("progress", "build=yogadl.BuildOptions(progress=...)"),
+    ("check_space", "build=yogadl.BuildOptions(check_space=...)"),
+    ("metadata", "build=yogadl.BuildOptions(metadata=...)"),
+    ("spec", "records=yogadl.RecordOptions(spec=...)"),
+    ("on_error", "records=yogadl.RecordOptions(on_error=...)"),
+    ("allow_pickle", "records=yogadl.RecordOptions(allow_pickle=...)"),
+    ("read", "files=yogadl.FileOptions(read=...)"),
+    ("features", "files=yogadl.FileOptions(features=...)"),
+    ("segments", "extra=yogadl.PackFields(segments=...)"),
+    ("positions", "extra=yogadl.PackFields(positions=...)"),
+    ("cu_seqlens", "extra=yogadl.PackFields(cu_seqlens=...)"),
+    ("max_segments", "extra=yogadl.PackFields(max_segments=...)"),
+    ("mask", "extra=yogadl.PackFields(mask=...)"),
+    ("base_version", "new_version=..., after the version that has the records: compact(id, OLD, NEW)"),
+    ("base_version", "files=yogadl.FileOptions(base_version=...)"),
+)
 
 # Arguments of some functions only: if another function gets one, no similar name is suggested.
 _NO_TYPO: Final = frozenset({"skip_finished_epoch", "skip_shuffle_at_epoch_end"})
@@ -189,8 +189,9 @@ def unknown_argument(
     title: str, name: str, names: Collection[str], elsewhere: Elsewhere | None = None
 ) -> ConfigurationError:
     """Return the error for an unknown argument: it suggests similar names, or else lists all names."""
-    if is_moved(name, names):
-        return ConfigurationError(f"{title} has no argument {name!r} any more: give {MOVED[name]}")
+    moved = moved_to(name, names)
+    if moved is not None:
+        return ConfigurationError(f"{title} has no argument {name!r} any more: give {moved}")
     suggestions = [f"{found}=" for found in _synonyms_among(name, names)]
     if not suggestions:
         others = {text: names_of(function) for text, function in (elsewhere or {}).items()}
@@ -212,9 +213,9 @@ def unknown_argument(
     return ConfigurationError(f"{title} has no argument {name!r}: {hint}")
 
 
-def is_moved(name: str, names: Collection[str]) -> bool:
-    """Return whether a function with these arguments had one of this name, which another one replaced."""
-    return MOVED.get(name, "").partition("=")[0] in names
+def moved_to(name: str, names: Collection[str]) -> str | None:
+    """Return what a function with these arguments has in the place of one of this name; else ``None``."""
+    return next((new for old, new in MOVED if old == name and new.partition("=")[0] in names), None)
 
 
 def names_of(function: Callable[..., Any]) -> tuple[str, ...]:

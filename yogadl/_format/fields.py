@@ -600,11 +600,12 @@ class VaryingField:
             if self._has_foreign and leaf.dtype == JSON:
                 raise CacheFormatError(
                     f"a value in a foreign file is no JSON, or has no exact form here ({error}): adopt the "
-                    "files with read=True, which says where"
+                    "files with FileOptions(read=True), which says where"
                 ) from error
             if self._has_foreign and leaf.dtype == STR:  # adopted without reading it
                 raise CacheFormatError(
-                    "a text in a foreign file is not UTF-8: adopt the files with read=True, which says where"
+                    "a text in a foreign file is not UTF-8: adopt the files with FileOptions(read=True), "
+                    "which says where"
                 ) from error
             raise CacheFormatError(
                 "a value does not fit its shape or is no text: run storage.verify, then build again"

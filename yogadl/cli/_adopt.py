@@ -159,12 +159,12 @@ def _adopt(
         key.id,
         key.version,
         format=format,
-        read=arguments.read,
-        base_version=arguments.base,
+        fields=terms["fields"],
+        parse=terms["parse"],
         workers=arguments.workers,
         missing=terms["missing"],
         build=BuildOptions(metadata=arguments.metadata and dict(arguments.metadata)),
-        files=FileOptions(**{name: terms[name] for name in ("fields", "features", "parse")}),
+        files=FileOptions(arguments.read, terms["features"], arguments.base),
     )
     return True
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from yogadl._core.arguments import is_moved, names_of, unknown_argument, value_argument
+from yogadl._core.arguments import moved_to, names_of, unknown_argument, value_argument
 from yogadl._core.printable import masked
 from yogadl._core.protocols import Earlier, Lineage
 from yogadl._dataref import RecordsRef
@@ -157,7 +157,7 @@ def open_storage(
     text = _checked_location(location)
     names = names_of(open_storage)
     for name in options:
-        if is_moved(name, names):
+        if moved_to(name, names) is not None:
             raise unknown_argument("open_storage", name, names)
     policy = value_argument("lease", lease, Lease)
     if "://" in text:

@@ -334,8 +334,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         and written again; pickled values are not unpickled.
 
         Of a version that was adopted, the index is written again. The values stay in the foreign files: these
-        are read for their checksums, unless the version was adopted with ``read=False``. `refresh` then reads
-        all files that share a part of the new index with one that was changed.
+        are read for their checksums, unless the version was adopted with ``FileOptions(read=False)``.
+        `refresh` then reads all files that share a part of the new index with one that was changed.
 
         Args:
             dataset_id: The dataset's id.
@@ -417,8 +417,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         dataset_version: str,
         *,
         format: str | None = None,
-        read: bool = True,
-        base_version: str | None = None,
+        fields: Sequence[str] | None = None,
+        parse: bool | None = None,
         missing: Literal["empty"] | Mapping[str, Any] | None = None,
         workers: int = 0,
         build: "BuildOptions | None" = None,
@@ -438,17 +438,16 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
             dataset_version: The version to build.
             format: ``"webdataset"``, ``"tfrecord"``, ``"megatron"``, ``"mds"``, ``"npy"``, ``"jsonl"`` or
                 ``"arrow"``; if not given, the one that the names of the files end like.
-            read: Whether all files are read through, for checksums and the fingerprint that a cache of the
-                same records has. If not, the files' own indexes and headers are trusted, and the fingerprint
-                is made of their sizes and tags.
-            base_version: A version whose records come first, adopted or not.
+            fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
+                file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
+            parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
             missing: As for `submit`: a dict by the names of fields, such as ``{"text": "empty", "id": -1}``,
                 or ``"empty"`` for all that can be empty: of ``"webdataset"`` a field that a sample lacks, of
                 ``"tfrecord"`` a feature that a record lacks, of ``"arrow"`` bytes, a str or a list that are
                 null. If not given, they are refused.
             workers: How many processes read the files; with 0 or 1, this process does.
             build: As for `submit`, without `part_bytes` and `check_space`.
-            files: Of some formats: what a record of the files is.
+            files: What is rarely said of the files.
 
         Returns:
             As `submit`: the reference to the new version.
@@ -464,11 +463,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         from yogadl.storage._builds.adopted import adopt
         from yogadl.storage._builds.options import FileOptions, terms_of
 
-        key = DatasetKey(dataset_id, dataset_version)
-        base = None if base_version is None else DatasetKey(dataset_id, base_version)
+        key, more = DatasetKey(dataset_id, dataset_version), value_argument("files", files, FileOptions)
+        base = None if more.base_version is None else DatasetKey(dataset_id, more.base_version)
         terms = terms_of(workers, build=build).without("adopt", "part_bytes", "check_space")
-        said = vars(value_argument("files", files, FileOptions)) | {"missing": missing}
-        published = adopt(self._backend, key, paths, format, terms, is_read=read, base=base, **said)
+        said = {"fields": fields, "features": more.features, "parse": parse, "missing": missing}
+        published = adopt(self._backend, key, paths, format, terms, is_read=more.read, base=base, **said)
         return self._backend.catalogue.built(published)
 
     @explains_names()

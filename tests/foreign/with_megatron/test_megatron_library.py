@@ -22,7 +22,9 @@ def theirs(tmp_path_factory):
 @pytest.mark.parametrize("read", [True, False])
 def test_sequences_are_those_that_megatron_reads(theirs, tmp_path, dtype, read):
     folder, sequences = theirs
-    ref = yogadl.open_storage(tmp_path).adopt(folder / f"{dtype}.bin", "d", "1", read=read)
+    ref = yogadl.open_storage(tmp_path).adopt(
+        folder / f"{dtype}.bin", "d", "1", files=yogadl.FileOptions(read=read)
+    )
     assert len(ref) == len(sequences[dtype]) == 3_003
     for ours, other in zip(ref, sequences[dtype], strict=True):
         assert ours.dtype == other.dtype

@@ -42,7 +42,7 @@ def test_images_of_datasets(tmp_path, read):
         for k in range(50)
     ]
     dataset = saved(tmp_path / "hf", values)
-    ref = adopted(tmp_path, missing="empty", read=read)
+    ref = adopted(tmp_path, missing="empty", files=yogadl.FileOptions(read=read))
     assert len(ref) == 50
     empty = {"bytes": None, "path": None}
     for k, row in enumerate(dataset.with_format("arrow")):
@@ -63,7 +63,7 @@ def test_images_without_paths_need_their_bytes_alone(tmp_path):
     saved(tmp_path / "hf", [png(k) for k in range(9)])
     with pytest.raises(UnsupportedDataError, match=r"column 'image/path' has nulls.*missing"):
         adopted(tmp_path)
-    ref = adopted(tmp_path, files=yogadl.FileOptions(fields=["image/bytes", "label"]))
+    ref = adopted(tmp_path, fields=["image/bytes", "label"])
     assert list(ref) == [{"image": {"bytes": png(k)}, "label": k % 2} for k in range(9)]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import yogadl
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 ROWS = 300
@@ -62,7 +63,7 @@ def test_nulls_of_each_type(storage, tmp_path, read):
     (tmp_path / "a").mkdir()
     write(tmp_path / "a" / "0.arrow", 0)
     paths = tmp_path / "a" / "*.arrow"
-    ref = storage.adopt(paths, "d", "1", missing=MISSING, read=read)
+    ref = storage.adopt(paths, "d", "1", missing=MISSING, files=yogadl.FileOptions(read=read))
     assert_same(ref, expected(0))
     assert [leaf.dtype for leaf in (field.leaf for field in ref.spec.fields)] == [
         "str", "int32", "int64", "int8", "float32", "bool", "float64", "int64",

@@ -24,7 +24,9 @@ def theirs(request, tmp_path_factory):
 @pytest.mark.parametrize("read", [True, False])
 def test_samples_are_those_that_streaming_reads(theirs, tmp_path, read):
     folder, samples = theirs
-    ref = yogadl.open_storage(tmp_path).adopt(folder, "d", "1", format="mds", read=read)
+    ref = yogadl.open_storage(tmp_path).adopt(
+        folder, "d", "1", format="mds", files=yogadl.FileOptions(read=read)
+    )
     assert len(ref) == len(samples) == 1_000
     for ours, other in zip(ref, samples, strict=True):
         assert ours.keys() == other.keys()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from adopted_files import every, plain, write, write_numbered
 
+import yogadl
 from yogadl.cli import main
 from yogadl.errors import ConfigurationError
 
@@ -40,7 +41,7 @@ def test_a_field_that_is_partly_compressed_and_partly_foreign_stays_so(tmp_path,
     own = [b"text %d " % number * 20 for number in range(3000)]
     storage.submit(own, "d", "0", codec="zstd")
     write(tmp_path / "in/0.jsonl", "jsonl", [b'"%d"' % number for number in range(50)])
-    storage.adopt(f"{tmp_path}/in", "d", "1", base_version="0")
+    storage.adopt(f"{tmp_path}/in", "d", "1", files=yogadl.FileOptions(base_version="0"))
     storage.compact("d", "1", "2")
     assert storage.info("d", "2").is_adopted
     assert storage.info("d", "2").fingerprint == storage.info("d", "1").fingerprint

@@ -109,26 +109,29 @@ class RecordOptions:
 
 @frozen
 class FileOptions:
-    r"""What a record of foreign files is; the format is that of `CacheStorage.adopt`.
+    """What is rarely said of files that `CacheStorage.adopt` reads where they lie.
 
     Args:
-        fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
-            file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
+        read: Whether all files are read through, for checksums and the fingerprint that a cache of the same
+            records has. If not, the files' own indexes and headers are trusted, and the fingerprint is made
+            of their sizes and tags.
         features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with dtype
             and shape; if not given, a record is the bytes.
-        parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
+        base_version: A version whose records come before those of the files, adopted or not.
 
     Example:
         >>> import pathlib, yogadl
-        >>> size = pathlib.Path("lines.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+        >>> sizes = [pathlib.Path(f"{name}.jsonl").write_text('{"a": 1}') for name in "xy"]
         >>> storage = yogadl.open_storage("caches")
-        >>> storage.adopt("lines.jsonl", "lines", "1", files=yogadl.FileOptions(parse=True))[1]
-        {'a': 2}
+        >>> old = storage.adopt("x.jsonl", "lines", "1", parse=True)
+        >>> after = yogadl.FileOptions(base_version="1")
+        >>> len(storage.adopt("y.jsonl", "lines", "2", parse=True, files=after))
+        2
     """
 
-    fields: Sequence[str] | None = None
+    read: bool = True
     features: Mapping[str, Any] | None = None
-    parse: bool | None = None
+    base_version: str | None = None
 
 
 @frozen

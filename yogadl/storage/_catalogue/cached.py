@@ -413,7 +413,7 @@ class CachedRecords(Stored):
         if manifest.is_weak and self._is_checked:
             raise ConfigurationError(
                 f"{self._key} was adopted without reading its files, so there are no checksums to compare: "
-                "leave out check, or adopt the files with read=True"
+                "leave out check, or adopt the files with FileOptions(read=True)"
             )
         try:
             reader = self._storage.opener.reader(published, check=self._is_checked)
