@@ -140,8 +140,8 @@ def test_a_killed_build_of_an_older_version_goes_on_at_its_last_part(tmp_path, c
 
 
 def test_a_killed_build_of_an_older_version_by_an_executor_writes_what_is_missing(tmp_path, monkeypatch):
-    storage, run, written = killed(tmp_path, "shares"), _build.Build.run, []
-    monkeypatch.setattr(_build.Build, "run", lambda *args: written.append(run(*args)) or written[-1])
+    storage, run, written = killed(tmp_path, "shares"), _build.Build.write_parts, []
+    monkeypatch.setattr(_build.Build, "write_parts", lambda *args: written.append(run(*args)) or written[-1])
     with ThreadPoolExecutor(1) as engine:
         storage.submit({"n": np.arange(3)}, "d", "1", build=yogadl.BuildOptions(engine=engine))
     assert len(written) == 1

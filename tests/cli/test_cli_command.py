@@ -274,7 +274,7 @@ def test_whether_a_mirror_is_filled_can_be_said(yoga, squares, root, tmp_path):
     assert list((tmp_path / "mirror").rglob("*.mdb"))
     ended = yoga(*words[:-1], "none", "--mirror-fill", "always")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "mirror=None keeps nothing: leave out mirror_limit and mirror_fill" in ended.err
+    assert "Mirror(None) keeps nothing: leave out limit and fill" in ended.err
     yoga(*words, "--mirror-fill", "some").ends(2, "--mirror-fill")
 
 

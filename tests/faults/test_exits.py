@@ -72,7 +72,8 @@ BUILDS = """
     begun = threading.Event()
     storage = yogadl.open_storage(folder, shared=shared == "shared")
     build = storage.begin("data", "tasks", partitions=3)
-    options = {"workers": 2, "part_bytes": 2**20, "progress": lambda *_: begun.set()}
+    build_options = yogadl.BuildOptions(part_bytes=2**20, progress=lambda *_: begun.set())
+    options = {"workers": 2, "build": build_options}
     work = {
         "submit": lambda: storage.submit(endless, "data", "1"),
         "workers": lambda: storage.submit(Endless(), "data", "1", **options),
@@ -107,7 +108,8 @@ WAITED_FOR = """
 
     def build():
         assert ended.wait(60)
-        storage.submit(({"n": number} for number in range(100_000)), "data", "1", part_bytes=2**17)
+        records = ({"n": number} for number in range(100_000))
+        storage.submit(records, "data", "1", build=yogadl.BuildOptions(part_bytes=2**17))
 
     storage = yogadl.open_storage(sys.argv[1], shared=sys.argv[2] == "shared")
     ended = threading.Event()

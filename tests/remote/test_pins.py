@@ -331,7 +331,7 @@ def adopt_few(root, files):
 
 MirroredRoot.adopt = adopt_few
 storage = yogadl.open_storage({either_place.url!r}, **{either_place.options!r}, mirror=None)
-storage.submit(columns(), "set", "1", part_bytes=PART_BYTES)
+storage.submit(columns(), "set", "1", build=yogadl.BuildOptions(part_bytes=PART_BYTES))
 """
     script = tmp_path / "build.py"
     script.write_text(code)

@@ -340,7 +340,7 @@ def mapped(made, dice):
         same = {"kind": "document", "names": ("id", "tokens"), "firsts": made.firsts}
         return made.then(ref, list(map(remade_row, made.rows)), ".map(remade, spec=REMADE)", **same)
     places = [place for place, row in enumerate(made.rows) if form == "raised" or weight(row) % 3]
-    options = {} if form == "raised" else {"records": yogadl.RecordOptions(on_error="skip")}
+    options = {} if form == "raised" else {"on_error": "skip"}
     ref = made.ref.map(refusing if options else raised, spec=made.ref.spec, **options)
     found = made.chosen(
         ref, places, '.map(refusing, spec=..., on_error="skip")' if options else ".map(raised, spec=...)"
@@ -430,7 +430,7 @@ def chunked(made, dice):
     pad = dice.pick([None, -1])
     segments = None if is_single else dice.pick([None, "document"])
     field = None if is_single else "tokens"
-    options = {"drop_remainder": pad is None, "pad": pad, "extra": yogadl.PackFields(segments=segments)}
+    options = {"drop_remainder": pad is None, "pad": pad, "segments": segments}
     values = [row if is_single else row["tokens"] for row in made.rows]
     flat = [(token, n) for n, value in enumerate(values) for token in value.values]
     rows = []
@@ -458,19 +458,17 @@ def packed(made, dice):
     fields = both[: dice.number(1, len(both))]
     options = {
         "fields": fields,
-        "extra": yogadl.PackFields(
-            cu_seqlens=dice.pick(["bounds", None]),
-            segments=dice.pick(["segments", None]),
-            positions=dice.pick(["positions", None]),
-            mask=dice.pick(["mask", fields[-1], None] if len(fields) > 1 else ["mask", None]),
-        ),
+        "cu_seqlens": dice.pick(["bounds", None]),
+        "segments": dice.pick(["segments", None]),
+        "positions": dice.pick(["positions", None]),
+        "mask": dice.pick(["mask", fields[-1], None] if len(fields) > 1 else ["mask", None]),
         "long": long,
         "round_to": dice.pick([1, 3]),
         "shuffle_within": dice.flag(),
         "values": [name for name in ("id", "notes") if made.kind == "document" and name in made.names],
         "pad": {"tokens": -1},
     }
-    ref = made.ref.packed(capacity, **options)
+    ref = made.ref.packed(capacity, **as_arguments(options))
 
     def rows_at(epoch, seed):
         found = ref.at(epoch, seed=seed)
@@ -480,10 +478,17 @@ def packed(made, dice):
         return [packed_row(made.rows, pieces, capacity, options, most) for pieces in documents]
 
     extra = [options[name] for name in ("segments", "positions", "mask", "cu_seqlens") if options[name]]
-    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    given = "".join(f", {name}={value!r}" for name, value in as_arguments(options).items())
     code = f"{made.code}.packed({capacity}{given})"
     names = (*fields, *(name for name in extra if name not in fields), *options["values"])
     return Drawn(ref, rows_at, "row", names, code, made.bases)
+
+
+def as_arguments(options):
+    """Return the arguments of `packed`, of which some are entries of one value."""
+    extra = {name: value for name, value in options.items() if name in vars(yogadl.PackFields())}
+    others = {name: value for name, value in options.items() if name not in extra}
+    return {**others, "extra": yogadl.PackFields(**extra)}
 
 
 def pieces_of(rows, capacity, long):
@@ -514,7 +519,7 @@ def packed_row(rows, pieces, capacity, options, most=0):
         values = packed[options["mask"]]
         values[:] = [value * has_next for value, has_next in zip(values, mask, strict=True)]
     row = {name: array("i4", [*packed[name], *[-(name == "tokens")] * missing]) for name in packed}
-    fields = {"extra": yogadl.PackFields(segments=segments, positions=positions, mask=mask)}
+    fields = {"segments": segments, "positions": positions, "mask": mask}
     for name, values in fields.items():
         if options[name] and options[name] not in packed:
             padding = False if name == "mask" else 0

@@ -124,7 +124,10 @@ class Job:
 
     def ref(self) -> yogadl.RecordsRef | yogadl.MixedRef | yogadl.DrawnRef:
         """Open the cache; or mix its parts, whose records are those of all of it; or pack it."""
-        ref = yogadl.open_storage(self.storage, **self.options).fetch(self.dataset_id, self.version)
+        options = dict(self.options)
+        if isinstance(options.get("mirror"), list):
+            options["mirror"] = yogadl.Mirror(*options["mirror"])
+        ref = yogadl.open_storage(self.storage, **options).fetch(self.dataset_id, self.version)
         if self.is_mixed:
             half, most = len(ref) // 2, len(ref) - 3
             parts = {"a": (ref[:half], 0.5), "b": (ref[half:most], 0.4), "c": (ref[most:], 0.1)}

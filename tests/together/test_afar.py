@@ -15,7 +15,7 @@ LIMIT_BYTES = 60_000  # half of the parts
 MIRRORS = {
     "cold mirror": lambda folder: {"mirror": str(folder)},
     "no mirror": lambda folder: {"mirror": None},
-    "mirror too small": lambda folder: {"mirror": yogadl.Mirror(str(folder), limit=LIMIT_BYTES)},
+    "mirror too small": lambda folder: {"mirror": [str(folder), LIMIT_BYTES]},
     "no mirror, compressed": lambda folder: {"mirror": None},
 }
 

@@ -17,6 +17,7 @@ from algebra import (
     VIEWS,
     Dice,
     Made,
+    as_arguments,
     built,
     is_possible,
     packed_row,
@@ -395,12 +396,14 @@ def test_the_documents_that_a_mix_of_packed_records_names_make_its_rows(world):
     dice = rolled("documents")
     parents = [world.bases[name] for name in ("local", "adopted")]
     options = {
-        "extra": yogadl.PackFields(positions=None),
+        "segments": "segments",
+        "positions": None,
+        "mask": None,
         "values": ["id"],
         "pad": {"tokens": -1},
     }
     pairs = {
-        parent.code: (parent.ref.packed(8, fields="tokens", **options), weight)
+        parent.code: (parent.ref.packed(8, fields="tokens", **as_arguments(options)), weight)
         for weight, parent in enumerate(parents, 1)
     }
     packed = yogadl.mix(pairs, seed=dice.number(0, 9), at_end="repeat")

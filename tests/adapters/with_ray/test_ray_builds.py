@@ -51,15 +51,19 @@ ALREADY = "leave out workers and engine"
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        (lambda: [1, 2], {"build": yogadl.BuildOptions(engine="spark")}, 'engine must be "ray"'),
         (lambda: ray.data.range(20), {"workers": 2}, ALREADY),
         (lambda: ray.data.range(20), {"build": yogadl.BuildOptions(engine=RayExecutor())}, ALREADY),
     ],
-    ids=["spark", "workers", "executor"],
+    ids=["workers", "executor"],
 )
 def test_options_that_do_not_fit_are_refused(storage, source, options, words):
     with pytest.raises(ConfigurationError, match=words):
         storage.submit(source(), "d", "1", **options)
+
+
+def test_an_engine_that_is_unknown_is_refused():
+    with pytest.raises(ConfigurationError, match='engine must be "ray"'):
+        yogadl.BuildOptions(engine="spark")
 
 
 def test_an_error_of_the_source_is_raised_as_what_it_is(storage, tmp_path):
@@ -109,7 +113,7 @@ def read(number):
 
 def build():
     storage = yogadl.open_storage(folder / "caches")
-    storage.submit(yogadl.partitioned.of(range(40), read), "d", "1", engine="ray")
+    storage.submit(yogadl.partitioned.of(range(40), read), "d", "1", build=yogadl.BuildOptions(engine="ray"))
 """
 DRIVER = """
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)

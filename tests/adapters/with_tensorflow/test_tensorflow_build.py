@@ -36,7 +36,7 @@ BUILD = """
     options.experimental_optimization.map_parallelization = False
     options.autotune.enabled = False
     dataset = tf.data.Dataset.range(600).map(of).with_options(options)
-    yogadl.open_storage(root).submit(dataset, "set", "1", part_bytes=2**23)
+    yogadl.open_storage(root).submit(dataset, "set", "1", build=yogadl.BuildOptions(part_bytes=2**23))
     """
 
 

@@ -324,9 +324,9 @@ def make_world(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         return in_bucket
 
     def opened(folder: Path) -> CacheStorage:
-        return yogadl.open_storage(
-            folder, shared=kind == "shared", lease=yogadl.Lease(wait_s=0.0 if kind == "shared" else None)
-        )
+        if kind == "shared":
+            return yogadl.open_storage(folder, shared=True, lease=yogadl.Lease(wait_s=0.0))
+        return yogadl.open_storage(folder)
 
     furnish(opened(tmp_path / "furnished"))
     then = time.time() - 2 * DAY_S
