@@ -127,7 +127,7 @@ def test_what_does_not_fit_says_which_of_the_two_is_too_small(url, tmp_path, mon
     published = opener.published(DatasetKey("set", "1"))
     with pytest.raises(StorageError, match=words) as caught:
         opener.opener.mirror.fill(published.manifest)
-    assert ("mirror_limit" in str(caught.value)) == (limit is not None)
+    assert ("limit=" in str(caught.value)) == (limit is not None)
     (table,) = (tmp_path / "mirror").rglob("*.parts")
     assert f"and {table.stat().st_size / 1000:.1f} kB are in use" in str(caught.value)
 
