@@ -265,6 +265,7 @@ class Files:
         ids: The number of each file.
         sizes: The size of each file.
         addressed: The numbers of the files that are not the cache's own, and have an address.
+        are_addressed: Selects these files' entries of an array that has one for each file.
         are_here: Whether all of these are files of this machine, not objects of buckets.
         are_interleaved: Whether fields are interleaved in some; see `File`.
         mappable: The number of the first file that is not to be mapped: anybody may cut foreign files of this
@@ -277,7 +278,8 @@ class Files:
         self._own = len(sha256)
         self.sizes = np.concatenate([part_bytes, foreign.size_bytes]) if len(foreign) else part_bytes
         self.ids = cast("Sequence[FileId]", range(len(self.sizes)))
-        self.addressed = self.ids[self._own :]
+        self.are_addressed = slice(self._own, None)
+        self.addressed = self.ids[self.are_addressed]
         are_local = foreign.are_local()
         self.are_here = bool(are_local.all())
         self.are_interleaved = ForeignFile.is_interleaved and len(foreign) > 0
@@ -310,10 +312,6 @@ class Files:
     def of_blocks(self, parts: Int64s, foreign: Int64s) -> Int64s:
         """Return the file of each block: its part, or the foreign file of this number, if it is not -1."""
         return np.where(foreign < 0, parts, foreign + self._own)
-
-    def any_addressed(self, flags: NDArray[np.bool_]) -> bool:
-        """Return whether the flag of any file with an address is set, given one for each file."""
-        return bool(flags[self._own :].any())
 
 
 def open_part(path: str, size_bytes: int) -> int:

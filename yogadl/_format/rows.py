@@ -266,7 +266,7 @@ class Parts:
         self.mapped = min(table.files.mappable, MAX_MAPPED_PARTS) if maps else 0
         self.are_all_mappable = self.mapped == table.files.mappable
         self._files = files
-        self._addressed = slice(len(table.files) - len(table.files.addressed), None)
+        self._addressed = table.files.are_addressed
         # When the inode of each local foreign file was changed last, as this reader saw it first. It finds a
         # file that was given its old time of change.
         self._ctime_ns: dict[FileId, int] = {}

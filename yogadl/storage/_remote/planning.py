@@ -14,7 +14,6 @@ from yogadl._format.rows import KEPT_ROW_BYTES, KeptFields, Parts
 from yogadl._format.table import PartTable, running_sums
 from yogadl.storage._remote.download import ranges_of
 from yogadl.storage._remote.ranges import (
-    GAP_BYTES,
     PAGE_BYTES,
     AnnouncedBlocks,
     ByteSpan,
@@ -32,7 +31,7 @@ class _RangeCounter(RangePolicy):
     """Counts the requests that `Ranges` makes. Compared blocks count as read once they were announced."""
 
     def __init__(self, table: PartTable, sums: "Checksums | None") -> None:
-        super().__init__(table.files.sizes, gap_of(table) if sums is None else GAP_BYTES, sums)
+        super().__init__(table.files.sizes, gap_of(table, is_compared=sums is not None), sums)
         self._table = table
         self._cost = self._rows = np.zeros(2, np.int64)
         self._kept = np.zeros(2, np.int64)

@@ -27,7 +27,7 @@ from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._remote.filling import Filler, FillPolicy
 from yogadl.storage._remote.held_ranges import MOST_IN_MEMORY_BYTES, BlockFiles, BlockStore
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-from yogadl.storage._remote.ranges import GAP_BYTES, Ranges, gap_of
+from yogadl.storage._remote.ranges import Ranges, gap_of
 from yogadl.storage._remote.requests import PartObjects, Pins, RequestCount, Spending
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RangedCache:
         pins = Pins(bucket, dataset_id, table, manifest.table_sha256) if needs_pins else None
         request_count = RequestCount(spending)
         objects = PartObjects(bucket, dataset_id, table.files, request_count, pins)
-        fetch, gap_bytes = partial(_fetch, objects, places), gap_of(table) if sums is None else GAP_BYTES
+        fetch, gap_bytes = partial(_fetch, objects, places), gap_of(table, is_compared=sums is not None)
         self._ranges = Ranges(fetch, table.files.sizes, request_count, gap_bytes, sums)
         self._stores = PerProcess(weakref.WeakValueDictionary[str, BlockStore])
         self._filler = (
@@ -148,7 +148,7 @@ class RangedCache:
         share = records / max(1, self.table.records)
         way, why = self.choice(share, held_bytes=held_bytes)
         is_filled = self._policy.fills(share) and way != "blocks"
-        if way == "ranges" and is_scattered and self.table.files.any_addressed(self.are_away):
+        if way == "ranges" and is_scattered and self.are_away[self.table.files.are_addressed].any():
             self._warn_of_scattered_ranges(why)
         if self._filler is not None and is_filled:
             self._filler.start()

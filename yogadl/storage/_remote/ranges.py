@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotH
 
 if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
+
+Held = TypeVar("Held")
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -62,9 +64,9 @@ def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan
     return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
 
 
-def gap_of(table: PartTable) -> int:
-    """Return the largest gap between ranges of a version that one request spans."""
-    return INTERLEAVED_GAP_BYTES if table.files.are_interleaved else GAP_BYTES
+def gap_of(table: PartTable, *, is_compared: bool) -> int:
+    """Return the largest gap between ranges of a version, compared or not, that one request spans."""
+    return INTERLEAVED_GAP_BYTES if table.files.are_interleaved and not is_compared else GAP_BYTES
 
 
 def merged(spans: Sequence[ByteSpan], gap_bytes: int | None = None) -> list[tuple[ByteSpan, list[int]]]:
@@ -167,9 +169,7 @@ class AnnouncedBlocks:
 
     def expect(self, blocks: Int64s) -> None:
         """Add blocks of one group, in the order in which they will be read."""
-        new = blocks[
-            np.flatnonzero(np.diff(blocks, prepend=-1))
-        ].tolist()  # rows of a block follow each other
+        new = without_repetitions(blocks)
         group = self._sums.group_of(new[0])
         waiting = [*reversed(new), *self._waiting.get(group, ((), 0))[0]]
         self._waiting[group] = waiting, len(waiting)
@@ -235,13 +235,10 @@ class _KnownRanges:
         self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
         self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
 
-    def living_blocks(self) -> list[AnnouncedBlocks]:
-        """Return the handles of compared blocks that are still held."""
-        return [handle for reference in self.blocks if (handle := reference()) is not None]
 
-    def living_windows(self) -> list[RangeHolder]:
-        """Return the windows that are still read from."""
-        return [window for reference in self.windows if (window := reference()) is not None]
+def living(references: Iterable[weakref.ref[Held]]) -> list[Held]:
+    """Return those of these handles or windows that are still held, in the same order."""
+    return [held for reference in references if (held := reference()) is not None]
 
 
 class RangePolicy:
@@ -319,13 +316,13 @@ class RangePolicy:
     def _expect(self, held: AnnouncedBlocks, blocks: Int64s) -> None:
         """Let a handle announce these blocks; reading one of them triggers requests for the next ones."""
         known = self._known()
-        known.blocks = [weakref.ref(each) for each in known.living_blocks() if each is not held]
+        known.blocks = [weakref.ref(each) for each in living(known.blocks) if each is not held]
         known.blocks.append(weakref.ref(held))
         held.expect(blocks)
 
     def _request_ahead(self, blocks: list[int]) -> None:
         """Request the blocks that were announced after these, which are being read."""
-        handles = self._known().living_blocks()
+        handles = living(self._known().blocks)
         first = next((number for number, each in enumerate(handles) if each.has_any(blocks)), len(handles))
         for handle in handles:
             handle.note_read(blocks)
@@ -350,7 +347,7 @@ class RangePolicy:
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             known = self._known()
-            known.windows = [weakref.ref(each) for each in {*known.living_windows(), window}]
+            known.windows = [weakref.ref(each) for each in {*living(known.windows), window}]
             missing = [number for number, span in enumerate(spans) if window.find(keys[number], span) is None]
             for span, members in merged([spans[number] for number in missing], HELD_GAP_BYTES):
                 self._put(window.make(span, keys[missing[members[0]]]), is_urgent=False)
@@ -391,8 +388,8 @@ class RangePolicy:
             known.handles.append(weakref.ref(held))
         for extent in extents:
             held.keep(extent)
-        known.handles = [handle for handle in known.handles if handle() is not None]
-        handles = [handle for reference in known.handles if (handle := reference()) is not None]
+        handles = living(known.handles)
+        known.handles = list(map(weakref.ref, handles))
         size_bytes = sum(handle.size_bytes for handle in handles)
         for handle in handles:
             while size_bytes > MOST_HELD_BYTES and len(handle.extents) > (handle is held):
@@ -414,7 +411,7 @@ class RangePolicy:
             found.update(dict.fromkeys(new, extent))
         if not is_kept:
             pages.renew(numbers)
-            ahead_bytes = sum(handle.ahead_bytes for handle in self._known().living_blocks())
+            ahead_bytes = sum(handle.ahead_bytes for handle in living(self._known().blocks))
             pages.shrink(MOST_CHECKED_BYTES + ahead_bytes)
         return found, set(missing)
 
@@ -574,7 +571,7 @@ class Ranges(RangePolicy):
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             handle = held if isinstance(held, AnnouncedRanges) else None
-            extents = self._take(keys, spans, handle, self._known().living_windows(), is_urgent=True)
+            extents = self._take(keys, spans, handle, living(self._known().windows), is_urgent=True)
         content, gone = list[bytes | memoryview](), list[int]()
         for extent, (position, length) in zip(extents, each, strict=True):
             try:
