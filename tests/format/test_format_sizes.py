@@ -411,7 +411,8 @@ def files_of(text):
 ELSEWHERE = files_of("""
 storage/test_storage_metadata.py: _format.manifest.MAX_METADATA_BYTES ._METADATA_DEPTH
 adapters/tabular/with_datasets/test_arrow_sizes.py: adapters.arrays._columns._CHUNK_BYTES ._CHUNK_RECORDS
-    adapters.arrays._columns._LEAST_RECORDS ._JOINED_BYTES adapters.arrays._source._FIRST_RECORDS
+    adapters.arrays._columns._LEAST_RECORDS _foreign.arrow_columns._JOINED_BYTES
+    adapters.arrays._source._FIRST_RECORDS
     adapters.arrow_export._MAX_BYTES
 test_concat.py: _format.joined._MOST_BLOCKS _format.rows._VIEWED_BYTES
 adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES ._AT_ONCE_RECORDS

@@ -23,9 +23,12 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "mds": ("mds", "MDS", ("fields",)),
     "megatron": ("megatron", "Megatron", ()),
     "npy": ("npy", "Npy", ()),
+    "parquet": ("parquet", "Parquet", ("fields", "json", "missing")),
     "tfrecord": ("tfrecord", "TFRecord", ("features", "missing")),
     "webdataset": ("webdataset", "WebDataset", ("fields", "missing")),
 }
+# Formats whose files are read through only if that is asked for.
+UNREAD_FORMATS: Final = ("parquet",)
 _MEGATRON: Final = "megatron"
 # Patterns of shards: `train.tfrecord-{00000..00063}-of-00064`, `train.tfrecord-*`.
 _BRACES: Final = re.compile(r"\{(\d+)\.\.\d+\}")

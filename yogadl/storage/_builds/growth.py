@@ -29,7 +29,7 @@ from yogadl._format.columns import ForeignValues, stored_column
 from yogadl._format.fields import Entries
 from yogadl._format.files import FileId, ForeignFile
 from yogadl._format.layout import PartIndex, SealedPart
-from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
+from yogadl._format.manifest import CODEC, MOST_EARLIER, Decoded, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -109,13 +109,38 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
     before = receipts_of(backend, manifest)
 
     def content(receipts: list[Receipt]) -> Content:
-        new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
+        new = [replace(r, first_record=r.first_record + stored.records) for r in receipts]
         found = content_of([*before, *new])
-        _warn_of_varying_shapes(manifest, found.spec)
-        return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata)
+        _warn_of_varying_shapes(stored, found.spec)
+        rows = _rows_of_both(manifest, source)
+        return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata, decoded=rows)
 
+    stored, source = manifest.stored, data()
     check = partial(_check_like, manifest)
-    return PlannedBuild(data(), check, content, _codec_of(manifest), manifest.spec)
+    return PlannedBuild(source, check, content, _codec_of(stored), stored.spec)
+
+
+def _rows_of_both(base: Manifest, source: Any) -> Decoded | None:
+    """Return the rows of a version and those of a source, which are decoded alike, if they are.
+
+    Raises:
+        ConfigurationError: if only one of them has groups of rows, or they are decoded otherwise.
+    """
+    before, after = base.decoded, source.decoded if isinstance(source, Source) else None
+    if before is None and after is None:
+        return None
+    if before is None or after is None:
+        which = "has rows of Parquet files, and the new records are" if after is None else "is"
+        raise ConfigurationError(
+            f"{base.key} {which} no rows of Parquet files, which are decoded as they are read: append files "
+            "of the same kind; or make a cache of its rows first, storage.submit(ref, ...)"
+        )
+    if (before.spec, before.form) != (after.spec, after.form):
+        raise UnsupportedDataError(
+            f"can't append to {base.key}: its rows are {before.spec.tree}, those of the new files "
+            f"{after.spec.tree}, or what comes in the place of nulls differs: give the same fields and missing"
+        )
+    return replace(before, records=before.records + after.records)
 
 
 def _codec_of(manifest: Manifest) -> Codec:
@@ -217,7 +242,7 @@ def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         indexes = list(pool.map(read, range(len(table))))
     receipts = [
-        Receipt(start, SealedPart(*names, index), manifest.spec)
+        Receipt(start, SealedPart(*names, index), manifest.stored.spec)
         for start, names, index in zip(
             first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
         )
@@ -236,9 +261,10 @@ def _check_like(base: Manifest, source: Source) -> None:
         ConfigurationError: if the source has other metadata, such as names of classes.
     """
     refuse_other_metadata(source, base.metadata)
-    if source.spec.is_like(base.spec):
+    _rows_of_both(base, source)
+    if source.spec.is_like(base.stored.spec):
         return
-    problem = _difference(base.spec, source.spec)
+    problem = _difference(base.stored.spec, source.spec)
     raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
 
 
@@ -289,12 +315,16 @@ def _compacted(
     catalogue: Catalogue, base: DatasetKey, options: BuildTerms, materialize: bool
 ) -> PlannedBuild:
     published = newest(catalogue, base)
+    manifest, rows = published.manifest, None
+    if manifest.groups is not None and not materialize:
+        published, rows = replace(published, manifest=manifest.stored), manifest.decoded
     manifest = published.manifest
     if manifest.is_adopted and not materialize:
         _refuse_to_compress_foreign(catalogue.root, manifest, options.codec)
 
     def content(receipts: list[Receipt]) -> Content:
-        return replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
+        found = replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
+        return replace(found, decoded=rows)
 
     source = _StoredRecords(catalogue, published, materialize)
     return PlannedBuild(source, content=content, codec=_codec_of(manifest))

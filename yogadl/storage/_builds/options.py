@@ -114,10 +114,11 @@ class FileOptions:
     Args:
         read: Whether all files are read through, for checksums and the fingerprint that a cache of the same
             records has. If not, the files' own indexes and headers are trusted, and the fingerprint is made
-            of their sizes and tags.
+            of their sizes and tags. By default they are read, but of ``"parquet"`` only the footers.
         features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with dtype
             and shape; if not given, a record is the bytes.
         base_version: A version whose records come before those of the files, adopted or not.
+        json: Of ``"parquet"``: the names of columns that are json values.
 
     Example:
         >>> import pathlib, yogadl
@@ -129,9 +130,10 @@ class FileOptions:
         2
     """
 
-    read: bool = True
+    read: bool | None = None
     features: Mapping[str, Any] | None = None
     base_version: str | None = None
+    json: Sequence[str] = ()
 
 
 @frozen

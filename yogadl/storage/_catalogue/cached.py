@@ -70,6 +70,7 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     Raises:
         CacheFormatError: if the table is missing, or not the one that the manifest names.
     """
+    manifest = manifest.stored
     name = _names.table(manifest.key.id, manifest.table_sha256)
     what = f"the part table of {manifest.key} ({root.where(name)})"
     content = root.view(name, manifest.table_bytes + 1)
@@ -648,7 +649,7 @@ def checksums(
     """Return the checksums of a cache's blocks; `remedy` is the advice if a block differs."""
     from yogadl._format.checks import Checksums  # only checked reading needs it
 
-    names = [field.name for field in manifest.spec.fields]
+    names = [field.name for field in manifest.stored.spec.fields]
     return Checksums(table, names, index_of, str(manifest.key), remedy)
 
 
@@ -656,11 +657,18 @@ def new_reader(
     manifest: Manifest, table: "PartTable", files: "PartFiles", sums: "Checksums | None", *, maps: bool
 ) -> Reader:
     """Return a reader of a cache's files, which compares blocks with their checksums if these are given."""
+    spec = manifest.stored.spec
     if sums is None:
-        return Reader(manifest.spec, table, files, maps=maps)
-    from yogadl._format.checks import CheckedReader
+        reader = Reader(spec, table, files, maps=maps)
+    else:
+        from yogadl._format.checks import CheckedReader
 
-    return CheckedReader(sums, manifest.spec, files, maps=maps)
+        reader = CheckedReader(sums, spec, files, maps=maps)
+    if manifest.decoded is None:
+        return reader
+    from yogadl._foreign.groups import GroupReader  # only rows of Parquet files need it
+
+    return GroupReader(reader, manifest.decoded)
 
 
 def can_map(folder: Folder) -> bool:
