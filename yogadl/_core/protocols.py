@@ -305,6 +305,11 @@ class RandomAccess:
         return None
 
     @property
+    def group_ends(self) -> Indices | None:
+        """The record after the last one of each group that is read as a whole, if records lie in such."""
+        return None
+
+    @property
     def lineage(self) -> Lineage | None:
         """The dataset version that consists of these records, if there is one."""
         return None

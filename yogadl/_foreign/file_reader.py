@@ -182,7 +182,8 @@ class Format(Protocol):
             each: Calls a function with the reader of each of some files, of several at a time if that is
                 faster, and yields the results in order.
         """
-        return next(each(self.of_first_file, files[:1]))
+        found: Format = next(each(self.of_first_file, files[:1]))
+        return found
 
     @property
     def decoded(self) -> Any:

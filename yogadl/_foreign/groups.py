@@ -1,5 +1,6 @@
 """Read rows of groups that are decoded whole: a group once, for all rows that are read from it soon."""
 
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from yogadl._core.arguments import in_words
 from yogadl._core.json_value import decode
 from yogadl._core.process import PerProcess
-from yogadl._core.protocols import Announced, Column, Int64s, Memory
+from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import JSON, Leaf, Spec
 from yogadl._foreign.parquet import (
     BACK,
@@ -29,7 +30,7 @@ from yogadl._foreign.parquet import (
 )
 from yogadl._format.columns import HeapValues
 from yogadl._format.fields import decode_value
-from yogadl._format.files import HeldRows
+from yogadl._format.files import REFRESH, HeldRows
 from yogadl._format.manifest import Decoded
 from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, YogaError
@@ -39,6 +40,7 @@ _HELD_BYTES: Final = 2**30
 _SHARE_OF_MEMORY: Final = 4  # at most a fourth of the machine's
 # The threads that decode groups before they are needed.
 _MOST_THREADS: Final = 4
+_MOST_WINDOW: Final = 64  # groups of a window that is advised
 _FOOTERS: Final = 256  # that are kept parsed
 
 
@@ -81,6 +83,12 @@ class _HeldColumn:
         stored = self.stored
         return int(stored.nbytes if isinstance(stored, np.ndarray) else stored.data.nbytes + 24 * len(stored))
 
+    def rows(self, rows: Int64s) -> NDArray[Any]:
+        """Return some rows of a field of a fixed shape."""
+        assert isinstance(self.stored, np.ndarray)
+        found: NDArray[Any] = self.stored[rows]
+        return found
+
     def values(self, rows: Int64s) -> list[Any]:
         """Return the values of some rows, of a field that varies."""
         stored, leaf = self.stored, self.leaf
@@ -109,7 +117,8 @@ class _HeldColumn:
         """Return the lengths of values along their first axis."""
         stored = self.stored
         assert isinstance(stored, HeapValues)
-        return stored.shapes[rows, 1]
+        found: Int64s = stored.shapes[rows, 1]
+        return found
 
 
 class _HeldGroup:
@@ -182,6 +191,11 @@ class GroupReader:
         return _Directory(np.cumsum(rows), sizes, numbers_in_file, places - back)
 
     @property
+    def group_ends(self) -> Int64s:
+        """The row after the last one of each group."""
+        return self.directory.ends
+
+    @property
     def record_bytes(self) -> int:
         """The approximate size of a row."""
         sizes = self.directory.sizes
@@ -205,7 +219,7 @@ class GroupReader:
         for places, rows, held in self._groups(indices, numbers):
             for column, one in zip(found, held, strict=True):
                 if isinstance(column, np.ndarray):
-                    column[places] = one.stored[rows]
+                    column[places] = one.rows(rows)
                     continue
                 values = one.values(rows)
                 if isinstance(places, slice):
@@ -305,8 +319,7 @@ class GroupReader:
         is_array = isinstance(stored, np.ndarray)
         if len(stored) != rows or is_array != leaf.is_fixed or (is_array and stored.shape[1:] != leaf.shape):
             raise CacheFormatError(
-                f"{label}: the values of group {group} are not those of {leaf}: the file was changed; restore "
-                "it, or make a version of the files as they are: storage.refresh"
+                f"{label}: the values of group {group} are not those of {leaf}: it was changed; {REFRESH}"
             )
 
     def _metadata(self, own: _Decoded, first: int) -> Any:
@@ -371,7 +384,16 @@ class GroupReader:
                 own.coming.discard(group)
             del announced
 
-    def lowered(self, indices: Int64s, fields: Sequence[int] | None) -> tuple[Int64s, Sequence[int]]:
+    def advised_window(self) -> int:
+        """Return how many groups a window may have, so that those of two fit into what is held."""
+        mean_bytes = max(1, int(self.directory.sizes.mean()))
+        return max(1, min(_MOST_WINDOW, self.held_bytes // 4 // mean_bytes))
+
+    def planner(self, planner: Any) -> "GroupPlanner":
+        """Return the planner that counts this reader's requests, given one that counts those of ranges."""
+        return GroupPlanner(self, planner)
+
+    def groups_of(self, indices: Int64s, fields: Sequence[int] | None) -> tuple[Int64s, Sequence[int]]:
         """Return the groups that rows lie in, and the fields that are read of them."""
         groups = np.unique(np.searchsorted(self.directory.ends, indices, side="right"))
         numbers = range(len(self._places)) if fields is None else fields
@@ -396,7 +418,7 @@ class GroupReader:
     def item_bytes(self, number: int) -> int:
         """Return the bytes of an element of a field's values, of which only the first axis varies."""
         leaf = self.spec.fields[number].leaf
-        return leaf.numpy_dtype.itemsize * int(np.prod((leaf.shape or (1,))[1:], dtype=np.int64))
+        return leaf.numpy_dtype.itemsize * math.prod(size or 0 for size in (leaf.shape or ())[1:])
 
     def will_need_stretches(
         self, indices: Int64s, number: int, starts: Int64s, stops: Int64s
@@ -412,3 +434,96 @@ class GroupReader:
 
     def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
         """Hold nothing: groups are held where they are decoded."""
+
+
+class GroupPlanner:
+    """Counts the requests for reading rows of groups, each of which is read again once it was let go of.
+
+    Args:
+        reader: Reads the rows.
+        planner: Counts the requests for ranges.
+    """
+
+    def __init__(self, reader: GroupReader, planner: Any) -> None:
+        self._reader = reader
+        self._planner = planner
+        self._held: OrderedDict[int, int] = OrderedDict()  # the size of each group
+        self._held_bytes = 0
+        self._seen: set[int] = set()
+        self._repeated = 0
+
+    def add(
+        self,
+        indices: Int64s,
+        fields: Sequence[int] | None,
+        stretches: Any = None,
+        *,
+        is_block: bool = False,
+    ) -> Announced:
+        """Count the requests for these rows; see `Planner.add`."""
+        if not len(indices):
+            return Announced()
+        groups, numbers = self._reader.groups_of(indices, fields)
+        sizes = self._reader.directory.sizes
+        new = []
+        for group in groups.tolist():
+            if group in self._held:
+                self._held.move_to_end(group)
+                continue
+            new.append(group)
+            self._held[group] = int(sizes[group])
+            self._held_bytes += int(sizes[group])
+            while self._held_bytes > self._reader.held_bytes and len(self._held) > 1:
+                self._held_bytes -= self._held.popitem(last=False)[1]
+        self._repeated += len(self._seen.intersection(new))
+        self._seen.update(new)
+        if new:
+            found = self._reader.stored.foreign_entries(np.array(new, np.int64))
+            entries = [found[number] for number in numbers if number in found]
+            if entries:
+                where = (
+                    [getattr(each, name) for each in entries] for name in ("files", "positions", "lengths")
+                )
+                self._planner.add_ranges(*map(np.concatenate, where), numbers)
+        return Announced()
+
+    def _share(self, share: float) -> float:
+        """Return the share of an epoch's groups that was counted, given that of its rows."""
+        return share if self._repeated else max(share, len(self._seen) / len(self._reader.directory.ends))
+
+    def _epochs(self, epochs: int) -> int:
+        """Return the epochs in which groups are read: the first one, if all can be held."""
+        return 1 if int(self._reader.directory.sizes.sum()) <= self._reader.held_bytes else epochs
+
+    def by_range(self, share: float, epochs: int) -> tuple[int, int]:
+        """Return requests and bytes of this many epochs, if a share of each epoch was counted."""
+        found: tuple[int, int] = self._planner.by_range(self._share(share), self._epochs(epochs))
+        return found
+
+    def by_blocks(self, share: float, epochs: int) -> tuple[int, int]:
+        """Return requests and bytes of this many epochs, if each group is read once an epoch."""
+        found: tuple[int, int] = self._planner.by_blocks(self._share(share), self._epochs(epochs))
+        return found
+
+    def by_mirror(self) -> tuple[int, int, int]:
+        """Return requests and bytes to download the files that are not here, and the size of all files."""
+        found: tuple[int, int, int] = self._planner.by_mirror()
+        return found
+
+    def choice(self, records: int, held_bytes: int | None) -> tuple[str, str]:
+        """Return the way in which a process reads this many rows, and the reason."""
+        ends = self._reader.directory.ends
+        groups = -(-records * len(ends) // max(1, int(ends[-1])))
+        name, why = self._planner.choice(groups, held_bytes)
+        if self._repeated:
+            advised = self._reader.advised_window()
+            why += (
+                f"; groups of rows are decoded {1 + self._repeated / len(self._seen):.1f} times, and once "
+                f'with shuffle=yogadl.Blocks("groups", window={advised}, lanes=NUMBER_OF_SHARDS)'
+            )
+        return name, why
+
+    @property
+    def prices(self) -> Any:
+        """The prices of the store that the storage was opened with."""
+        return self._planner.prices

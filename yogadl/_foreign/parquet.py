@@ -18,7 +18,7 @@ from yogadl._core.spec import BYTES, JSON, DictNode, Leaf, Spec
 from yogadl._foreign.fields import Missing, MissingArgument, check_fields
 from yogadl._foreign.file_reader import Batch, FileReader, Format, LookAt, Places
 from yogadl._format.columns import HeapValues
-from yogadl._format.files import ForeignFile
+from yogadl._format.files import REFRESH, ForeignFile
 from yogadl._format.manifest import Decoded
 from yogadl.errors import (
     CacheFormatError,
@@ -38,8 +38,8 @@ except ImportError as error:
         "Parquet files are read with pyarrow: pip install 'yogadl[parquet]'"
     ) from error
 
-# A file: PAR1, the chunks of columns, the footer (thrift), its length in four bytes, PAR1. A row group has one
-# chunk for each column that is no list or struct, and several of these for others.
+# A file: PAR1, the chunks of columns, the footer (thrift), its length in four bytes, PAR1. A row group has
+# one chunk for each column that is no struct, and several for each that is.
 _MAGIC: Final = b"PAR1"
 _ENCRYPTED: Final = b"PARE"
 _END_BYTES: Final = 8
@@ -51,6 +51,7 @@ _MEDIA: Final = frozenset({"Image", "Audio", "Video", "Pdf"})
 ROWS, BYTES_OF_ROWS, NUMBER, BACK, FOOTER = range(5)
 _OWN: Final = ("rows", "bytes", "number", "back", "footer")
 FIRST_COLUMN: Final = len(_OWN)
+
 
 @frozen
 class FileGroups:
@@ -121,7 +122,7 @@ class Parquet(Format):
                 or have nulls that nothing is said of.
             ConfigurationError: if no file has a field that is named.
         """
-        footers = [footer for footer in each(_footer_of, files)]
+        footers: list[_Footer] = list(each(_footer_of, files))
         columns = _Columns(self, [footer.schema for footer in footers], files)
         groups, count = {}, 0
         for file, footer in zip(files, footers, strict=True):
@@ -196,7 +197,8 @@ def _footer_of(reader: FileReader) -> _Footer:
     length = int.from_bytes(tail[-8:-4], "little") + _END_BYTES
     if tail[-4:] != _MAGIC or length > size_bytes - len(_MAGIC):
         reader.refuse(
-            size_bytes - _END_BYTES, "the file has no footer of Parquet: it was cut, or is another kind of file"
+            size_bytes - _END_BYTES,
+            "the file has no footer of Parquet: it was cut, or is another kind of file",
         )
     if length > len(tail):
         tail = reader.tail(length)
@@ -368,15 +370,15 @@ class _Columns:
         return FileGroups(footer.position, *one, *ranged)
 
     @staticmethod
-    def _check_nulls(file: ForeignFile, number: int, group: Any, watched: Sequence[tuple[str, int, Any]]) -> None:
+    def _check_nulls(
+        file: ForeignFile, number: int, group: Any, watched: Sequence[tuple[str, int, Any]]
+    ) -> None:
         for name, place, column in watched:
             statistics = group.column(place).statistics
             if statistics is not None and statistics.has_null_count and statistics.null_count:
                 fill = '"empty"' if is_text(column.type) else "..."
                 problem = none_problem(name, fill)
-                raise UnsupportedDataError(
-                    f"{file.address}: row group {number}: field {name!r} {problem}"
-                )
+                raise UnsupportedDataError(f"{file.address}: row group {number}: field {name!r} {problem}")
 
 
 def _type_of(column: Any, is_media: bool) -> Any:
@@ -461,7 +463,9 @@ class GroupDecoder:
         form = rows.form
         missing, media = form.get("missing"), form.get("media")
         if form.get("format") != "parquet" or type(missing) is not dict or type(media) is not list:
-            raise CacheFormatError(f"rows in the form {form!r:.200} are unknown to this library: upgrade yogadl")
+            raise CacheFormatError(
+                f"rows in the form {form!r:.200} are unknown to this library: upgrade yogadl"
+            )
         self._media = frozenset(map(str, media))
         self._missing = {
             name: float(value) if isinstance(value, str) and value != "empty" else value
@@ -489,37 +493,20 @@ class GroupDecoder:
             CacheFormatError: if the bytes are damaged.
             UnsupportedDataError: if there are nulls that nothing is said of.
         """
-        found: dict[int, list[StoredColumn]] = {}
-        present = [column for column, content in chunks.items() if len(content)]
+        present = {column: content for column, content in chunks.items() if len(content)}
         try:
-            places = _places_of(metadata.schema.to_arrow_schema(), metadata) if present else {}
-            group = metadata.row_group(number) if present else None
-            if group is not None and group.num_rows != rows:
-                raise ValueError(f"it has {group.num_rows} rows, and had {rows}")
-            pieces, indices = [], list[int]()
-            for column in sorted(present, key=lambda each: places[self.columns[each]]):
-                place = places[self.columns[column]]
-                start, end = _range_of(group, place)
-                if end - start != len(chunks[column]):
-                    raise ValueError(f"column {self.columns[column]!r} has {end - start} bytes, and had others")
-                pieces.append((start, chunks[column]))
-                indices += range(*place)
-            table = None
-            if present:
-                size_bytes = max(start + len(content) for start, content in pieces) + _END_BYTES
-                opened = pq.ParquetFile(pa.PythonFile(_Pieces(pieces, size_bytes), "r"), metadata=metadata, pre_buffer=False)
-                table = opened.reader.read_row_group(number, column_indices=indices, use_threads=False)
-                if table.num_rows != rows:
-                    raise ValueError(f"there are {table.num_rows} rows, and had been {rows}")
+            table = self._read(metadata, number, rows, present) if present else None
         except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
             raise CacheFormatError(
-                f"{label}: row group {number} can't be decoded: {error}; restore the file, or make a version of "
-                "the files as they are: storage.refresh"
+                f"{label}: row group {number} can't be decoded: {error}; {REFRESH}"
             ) from error
+        found: dict[int, list[StoredColumn]] = {}
         for column in chunks:
             name, spec = self.columns[column], self._specs[column]
             if column not in present:
-                found[column] = [_constant(each.leaf, self._fill(each.name, name), rows) for each in spec.fields]
+                fills = [self._missing.get(each.name, self._missing.get(name)) for each in spec.fields]
+                pairs = zip(spec.fields, fills, strict=True)
+                found[column] = [_constant(each.leaf, fill, rows) for each, fill in pairs]
                 continue
             values = table.column(name)
             if name in self._media:
@@ -530,8 +517,28 @@ class GroupDecoder:
                 raise UnsupportedDataError(f"{label}: row group {number}: {error}") from error
         return found
 
-    def _fill(self, field_name: str, column: str) -> Any:
-        return self._missing.get(field_name, self._missing.get(column))
+    def _read(self, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]) -> Any:
+        """Return the table of a group's columns, whose bytes these are."""
+        places = _places_of(metadata.schema.to_arrow_schema(), metadata)
+        group = metadata.row_group(number)
+        pieces: list[tuple[int, Any]] = []
+        indices: list[int] = []
+        for place, name, content in sorted(
+            (places[self.columns[column]], self.columns[column], content)
+            for column, content in chunks.items()
+        ):
+            start, end = _range_of(group, place)
+            if end - start != len(content):
+                raise ValueError(f"column {name!r} has {end - start} bytes, and had {len(content)}")
+            pieces.append((start, content))
+            indices += range(*place)
+        size_bytes = max(start + len(content) for start, content in pieces) + _END_BYTES
+        file = pa.PythonFile(_Pieces(pieces, size_bytes), "r")
+        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=False)
+        table = opened.reader.read_row_group(number, column_indices=indices, use_threads=False)
+        if not group.num_rows == table.num_rows == rows:
+            raise ValueError(f"it has {table.num_rows} rows, and had {rows}")
+        return table
 
 
 def _constant(leaf: Leaf, value: Any, rows: int) -> StoredColumn:

@@ -57,7 +57,6 @@ class Decoded:
     records: int
     form: dict[str, Any]
 
-
     def fingerprint_over(self, groups: str) -> str:
         """Return the fingerprint of the rows, given that of the groups, which says where they lie."""
         text = json.dumps([groups, self.spec.to_json(), self.form], sort_keys=True)

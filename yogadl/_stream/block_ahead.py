@@ -143,8 +143,8 @@ class BlockAhead:
         self._is_same = is_same
         self._on_planned = on_planned
         blocks = order.blocks
-        self._block_records = blocks.records
-        window_records = blocks.records * blocks.window * blocks.lanes
+        self._block_records = blocks.size
+        window_records = blocks.size * blocks.window * blocks.lanes
         row_bytes = max(1, source.record_bytes)
         # The positions of a window.
         self._positions = window_records * max(1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes))

@@ -321,7 +321,7 @@ class Run:
         """The reader of whole blocks of remote caches; None if no shard has blocks of its own."""
         blocks = self.order.blocks if isinstance(self.order, BlocksOrder) else None
         ranks = self.shard.ranks
-        if blocks is None or blocks.records < _BLOCK_RECORDS or blocks.lanes % ranks:
+        if blocks is None or blocks.size < _BLOCK_RECORDS or blocks.lanes % ranks:
             return None
         if self.skipped is not None and ranks > 1:
             return None

@@ -20,7 +20,13 @@ from yogadl._format.manifest import ADOPTED, Decoded, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
-from yogadl.storage._builds.adopted_files import UNREAD_FORMATS, checked_paths, format_named, format_of, listed_files
+from yogadl.storage._builds.adopted_files import (
+    UNREAD_FORMATS,
+    checked_paths,
+    format_named,
+    format_of,
+    listed_files,
+)
 from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
@@ -236,9 +242,7 @@ def _source(
     return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
 
 
-def _with_fields(
-    stores: Permitted, format: Format, files: Sequence[ForeignFile], *, is_read: bool
-) -> Format:
+def _with_fields(stores: Permitted, format: Format, files: Sequence[ForeignFile], *, is_read: bool) -> Format:
     """Return the format with the fields of all files, of which most formats look at the first one alone."""
 
     def each(look: Callable[[FileReader], Any], some: Sequence[ForeignFile]) -> Iterator[Any]:

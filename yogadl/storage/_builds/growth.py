@@ -45,7 +45,14 @@ from yogadl.storage._builds.left_out import refuse_other_metadata
 from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._catalogue.cached import Published, open_table, read_dictionary, read_index, require_named
+from yogadl.storage._catalogue.cached import (
+    Published,
+    RecordReader,
+    open_table,
+    read_dictionary,
+    read_index,
+    require_named,
+)
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.root import Root
 
@@ -361,7 +368,7 @@ class _StoredRecords(Source):
         self._published = published
         self._materialize = materialize
         self._keeps_foreign = published.manifest.is_adopted and not materialize
-        self._reader: Reader | None = None
+        self._reader: RecordReader | None = None
         self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
         self.spec: Spec = published.manifest.spec
         self.length: int = published.manifest.records
@@ -380,7 +387,7 @@ class _StoredRecords(Source):
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         reader = self._open()
-        foreign = _ForeignRecords(self._catalogue.root, self._published.manifest, reader)
+        foreign = _ForeignRecords(self._catalogue.root, self._published.manifest, reader.stored)
         count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
         first_record = reader.parts.table.first_record
         while start < self.length:
@@ -400,7 +407,7 @@ class _StoredRecords(Source):
             for leaf, field, column in zip(_as_stored(self.spec), self.spec.fields, columns, strict=True)
         ]
 
-    def _open(self) -> Reader:
+    def _open(self) -> RecordReader:
         if self._reader is None:
             manifest = self._published.manifest
             plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))

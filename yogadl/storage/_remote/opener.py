@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from yogadl._core.key import DatasetKey
 from yogadl._format.files import Files
 from yogadl._format.manifest import Manifest, digest_of
-from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
 from yogadl.errors import CredentialsError, StorageError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.cached import (
     REMEDY,
     Published,
+    RecordReader,
     can_map,
     checksums,
     new_reader,
@@ -146,7 +146,7 @@ class MirrorOpener:
     def mirrored(self, key: DatasetKey, digest: str) -> Published | None:
         return self.mirror.published_if_whole(key, digest)
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader:
+    def reader(self, published: Published, *, check: bool = False) -> RecordReader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
         If few bytes are missing, they are downloaded now, unless `Mirror.fill` is ``"never"``.
@@ -206,7 +206,7 @@ class MirrorOpener:
         self.mirror.make_room(manifest.table_bytes)
         return self.mirror.hold(manifest, self._places, with_dictionaries=not self._is_to_plan)
 
-    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
+    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> RecordReader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         table = table_to_read(self._root, manifest)
         sums = self._sums(manifest, table, check=check)
