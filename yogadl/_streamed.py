@@ -177,7 +177,7 @@ class StreamedRef(DataRef[Item_co]):
         ends = self._records.group_ends
         if ends is None:
             raise ConfigurationError(
-                'Blocks(records="groups") is for the rows of Parquet files as they lie, perhaps mapped, or of '
-                "some fields: shuffle these before other views, or give a number of records"
+                'Blocks(records="groups") is for the rows of Parquet files as they lie, perhaps mapped, '
+                "or of some fields: give a number of records, or shuffle=True"
             )
         return BlocksOfGroups(shuffle, ends)

@@ -321,8 +321,8 @@ class _Columns:
             for name in self._names:
                 if name not in has and name not in self._forms.missing:
                     raise UnsupportedDataError(
-                        f"{file.address} lacks the column {name!r}, which {origin[name]} has: say what comes in "
-                        f"its place, missing={{{name!r}: ...}}, or leave the column out by fields="
+                        f"{file.address} lacks the column {name!r}, which {origin[name]} has: say what "
+                        f"comes in its place, missing={{{name!r}: ...}}, or leave it out by fields="
                     )
             if not has:
                 raise UnsupportedDataError(f"{file.address} has none of the columns {', '.join(self._names)}")
@@ -332,8 +332,8 @@ class _Columns:
             for name, node in zip(has, spec.tree.children, strict=True):
                 if node != nodes[name]:
                     raise UnsupportedDataError(
-                        f"{file.address} has {name!r} as {node}, and {origin[name]} as {nodes[name]}: cast it "
-                        "in one of them, or leave the column out by fields="
+                        f"{file.address} has {name!r} as {node}, and {origin[name]} as {nodes[name]}: "
+                        "cast it in one of them, or leave the column out by fields="
                     )
 
     def groups_of(self, file: ForeignFile, footer: _Footer) -> FileGroups:
@@ -508,7 +508,7 @@ class GroupDecoder:
                 pairs = zip(spec.fields, fills, strict=True)
                 found[column] = [_constant(each.leaf, fill, rows) for each, fill in pairs]
                 continue
-            values = table.column(name)
+            values: Any = None if table is None else table.column(name)
             if name in self._media:
                 values = pc.struct_field(values, ["bytes"])
             try:
@@ -523,10 +523,8 @@ class GroupDecoder:
         group = metadata.row_group(number)
         pieces: list[tuple[int, Any]] = []
         indices: list[int] = []
-        for place, name, content in sorted(
-            (places[self.columns[column]], self.columns[column], content)
-            for column, content in chunks.items()
-        ):
+        named = [(self.columns[column], content) for column, content in chunks.items()]
+        for place, name, content in sorted((places[name], name, content) for name, content in named):
             start, end = _range_of(group, place)
             if end - start != len(content):
                 raise ValueError(f"column {name!r} has {end - start} bytes, and had {len(content)}")

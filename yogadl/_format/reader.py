@@ -208,7 +208,7 @@ class Reader:
         return self
 
     def planner(self, planner: Any) -> Any:
-        """Return the planner that counts the requests of this reader, given one that counts those of ranges."""
+        """Return the planner that counts this reader's requests, given one that counts those of ranges."""
         return planner
 
     @property

@@ -145,7 +145,7 @@ def _rows_of_both(base: Manifest, source: Any) -> Decoded | None:
     if (before.spec, before.form) != (after.spec, after.form):
         raise UnsupportedDataError(
             f"can't append to {base.key}: its rows are {before.spec.tree}, those of the new files "
-            f"{after.spec.tree}, or what comes in the place of nulls differs: give the same fields and missing"
+            f"{after.spec.tree}, or other values come in the place of nulls: give the same fields, missing"
         )
     return replace(before, records=before.records + after.records)
 
