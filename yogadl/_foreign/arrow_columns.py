@@ -450,7 +450,7 @@ def _stored_leaf(path: str, array: Any, numbers: Sequence[int]) -> StoredColumn:
                 data, lengths, np.full(count, inner) if counts is None else counts * inner
             )
     else:
-        values = array.to_numpy(zero_copy_only=False)
+        values = _numbers(array)
         if counts is None:
             fixed: NDArray[Any] = values.reshape(count, *(size or 0 for size in shape))
             return fixed
@@ -489,7 +489,7 @@ def _innermost_values(
         if pa.types.is_fixed_size_list(array.type):
             levels.append(array.type.list_size)
         else:
-            lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+            lengths = _numbers(pc.list_value_length(array)).astype(np.int64)
             size = None if declared is None else declared[len(levels)]
             if size is None:
                 counts = lengths
@@ -513,7 +513,7 @@ def _innermost_values(
 def _first_null(array: Any) -> int | None:
     if not array.null_count:
         return None
-    return int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+    return int(np.argmax(_numbers(array.is_null())))
 
 
 def _without_encoding(array: Any) -> Any:
@@ -542,6 +542,18 @@ def _text(array: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     offsets = _buffer(array.buffers()[1], np.int64 if is_large else np.int32)[array.offset :][: count + 1]
     data = _buffer(array.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
     return data, np.diff(offsets).astype(np.int64)
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    """Return the values of an array of numbers without nulls; `to_numpy` would import pandas."""
+    start, end = array.offset, array.offset + len(array)
+    content, name = array.buffers()[1], _dtype(array.type)
+    if name == "bool":
+        bits = np.unpackbits(_buffer(content, np.uint8), bitorder="little")
+        return bits[start:end].view(np.bool_)
+    if pa.types.is_date32(array.type):
+        return _buffer(content, np.int32)[start:end].astype(name)
+    return _buffer(content, name)[start:end]
 
 
 def _buffer(buffer: Any, dtype: Any) -> NDArray[Any]:

@@ -17,17 +17,8 @@ from yogadl._core.json_value import decode
 from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import JSON, Leaf, Spec
-from yogadl._foreign.parquet import (
-    BACK,
-    BYTES_OF_ROWS,
-    FIRST_COLUMN,
-    FOOTER,
-    NUMBER,
-    ROWS,
-    GroupDecoder,
-    columns_of,
-    parsed,
-)
+from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, columns_of
+from yogadl._foreign.parquet_columns import GroupDecoder, parsed
 from yogadl._format.columns import HeapValues
 from yogadl._format.fields import decode_value
 from yogadl._format.files import REFRESH, HeldRows
@@ -366,10 +357,11 @@ class GroupReader:
                     break
                 new.append(group)
             own.coming.update(new)
-        wanted = sorted(FIRST_COLUMN + column for column in columns)
+        announced = None
+        if new and self.parts.away is not None:
+            wanted = sorted(FIRST_COLUMN + column for column in columns)
+            announced = self.stored.will_need(np.array(new, np.int64), wanted)
         for group in new:
-            one = np.array([group], np.int64)
-            announced = self.stored.will_need(one, wanted) if self.parts.away is not None else None
             own.threads.submit(self._decode_ahead, own, group, columns, announced)
         return Announced()
 
