@@ -1,4 +1,4 @@
-"""Measure Parquet files that are read where they lie: adopting, an epoch of `Blocks`, and a bucket behind 20 ms.
+"""Measure Parquet files that are read where they lie: adopting them, an epoch of `Blocks`, and a bucket.
 
 Run ``python benchmarks/parquet.py``; needs pyarrow, boto3 and obstore.
 """

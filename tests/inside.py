@@ -22,6 +22,7 @@ yogadl._foreign crc32c example_module=example lines_module=lines
 yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
+yogadl._foreign.parquet_columns GroupDecoder
 yogadl._foreign.mds MDS shards_of
 yogadl._foreign.megatron Megatron
 yogadl._foreign.npy Npy
@@ -247,6 +248,8 @@ yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.shares _SHARES _SHARE_BYTES
 yogadl._sources.sources SAMPLED_RECORDS
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
+yogadl._foreign.groups _HELD_BYTES
+yogadl._foreign.parquet_columns _TAIL_BYTES
 """
 
 

@@ -414,6 +414,8 @@ adapters/tabular/with_datasets/test_arrow_sizes.py: adapters.arrays._columns._CH
     adapters.arrays._columns._LEAST_RECORDS _foreign.arrow_columns._JOINED_BYTES
     adapters.arrays._source._FIRST_RECORDS
     adapters.arrow_export._MAX_BYTES
+foreign/with_pyarrow/test_parquet.py: _foreign.groups._HELD_BYTES _foreign.parquet_columns._END_BYTES
+    ._TAIL_BYTES
 test_concat.py: _format.joined._MOST_BLOCKS _format.rows._VIEWED_BYTES
 adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES ._AT_ONCE_RECORDS
     adapters.datasets._MOST_BYTES ._READ_ROWS

@@ -171,6 +171,13 @@ class Format(Protocol):
         """Return whether a file beside the index is one that its writer computed of the others."""
         return False
 
+    def check_together(self, addresses: Sequence[str]) -> None:
+        """Refuse files that one pattern means, but that are no records of one version.
+
+        Raises:
+            ConfigurationError: if they are not.
+        """
+
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""
 
@@ -187,7 +194,7 @@ class Format(Protocol):
 
     @property
     def decoded(self) -> Any:
-        """The rows that are decoded from the records, if these are groups of rows: see `Decoded`."""
+        """The rows that are decoded from the records, if these are groups of rows: see `DecodedRows`."""
         return None
 
     def with_spec(self, spec: Spec) -> "Format | None":

@@ -22,7 +22,7 @@ from yogadl._foreign.parquet_columns import GroupDecoder, parsed
 from yogadl._format.columns import HeapValues
 from yogadl._format.fields import decode_value
 from yogadl._format.files import REFRESH, HeldRows
-from yogadl._format.manifest import Decoded
+from yogadl._format.manifest import DecodedRows
 from yogadl._format.reader import Reader
 from yogadl.errors import CacheFormatError, ConfigurationError, YogaError
 
@@ -121,7 +121,7 @@ class _HeldGroup:
         self.size_bytes = 0
 
 
-class _Decoded:
+class _HeldGroups:
     """What one process holds: decoded groups, those used last, and parsed footers."""
 
     def __init__(self) -> None:
@@ -143,13 +143,13 @@ class GroupReader:
         rows: The rows.
     """
 
-    def __init__(self, stored: Reader, rows: Decoded) -> None:
+    def __init__(self, stored: Reader, rows: DecodedRows) -> None:
         self.stored = stored
         self.parts = stored.parts
         self.spec: Spec = rows.spec
         self._rows = rows
         self._decoder = GroupDecoder(rows)
-        self._own = PerProcess(_Decoded)
+        self._own = PerProcess(_HeldGroups)
         # Of each field of a row: its column, and its place among the fields of that.
         self._places: list[tuple[int, int]] = []
         counts = [len(Spec(node).fields) for node in getattr(rows.spec.tree, "children", ())]
@@ -272,7 +272,7 @@ class GroupReader:
                 "or write the files with smaller row groups, or make a cache of the rows (storage.submit)"
             )
 
-    def _make_room(self, own: _Decoded, group: int, held: _HeldGroup, size_bytes: int) -> None:
+    def _make_room(self, own: _HeldGroups, group: int, held: _HeldGroup, size_bytes: int) -> None:
         """Count bytes that a group takes now; let go of groups that were used longest ago."""
         with own.lock:
             if own.groups.get(group) is not held:  # it was let go of meanwhile
@@ -286,7 +286,7 @@ class GroupReader:
                     continue
                 own.size_bytes -= own.groups.pop(first).size_bytes
 
-    def _decode(self, own: _Decoded, group: int, columns: Sequence[int]) -> dict[int, list[_HeldColumn]]:
+    def _decode(self, own: _HeldGroups, group: int, columns: Sequence[int]) -> dict[int, list[_HeldColumn]]:
         directory = self.directory
         self._require_room(group, 0)
         one = np.array([group], np.int64)
@@ -313,7 +313,7 @@ class GroupReader:
                 f"{label}: the values of group {group} are not those of {leaf}: it was changed; {REFRESH}"
             )
 
-    def _metadata(self, own: _Decoded, first: int) -> Any:
+    def _metadata(self, own: _HeldGroups, first: int) -> Any:
         """Return what the footer of a file holds, given its first group."""
         with own.lock:
             found = own.footers.get(first)
@@ -365,7 +365,7 @@ class GroupReader:
             own.threads.submit(self._decode_ahead, own, group, columns, announced)
         return Announced()
 
-    def _decode_ahead(self, own: _Decoded, group: int, columns: set[int], announced: Any) -> None:
+    def _decode_ahead(self, own: _HeldGroups, group: int, columns: set[int], announced: Any) -> None:
         """Decode a group before it is needed; `announced` keeps its bytes until then."""
         try:
             self._held(group, columns)
@@ -384,6 +384,16 @@ class GroupReader:
     def planner(self, planner: Any) -> "GroupPlanner":
         """Return the planner that counts this reader's requests, given one that counts those of ranges."""
         return GroupPlanner(self, planner)
+
+    def places(self, group: int, fields: Sequence[int]) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the file, the position and the length of columns of a group; `fields` are those stored."""
+        found = self.stored.foreign_entries(np.array([group], np.int64))
+        entries = [found[number] for number in fields if number in found]
+        files, positions, lengths = (
+            np.array([getattr(each, name)[0] for each in entries], np.int64)
+            for name in ("files", "positions", "lengths")
+        )
+        return files, positions, lengths
 
     def groups_of(self, indices: Int64s, fields: Sequence[int] | None) -> tuple[Int64s, Sequence[int]]:
         """Return the groups that rows lie in, and the fields that are read of them."""
@@ -469,14 +479,9 @@ class GroupPlanner:
                 self._held_bytes -= self._held.popitem(last=False)[1]
         self._repeated += len(self._seen.intersection(new))
         self._seen.update(new)
-        if new:
-            found = self._reader.stored.foreign_entries(np.array(new, np.int64))
-            entries = [found[number] for number in numbers if number in found]
-            if entries:
-                where = (
-                    [getattr(each, name) for each in entries] for name in ("files", "positions", "lengths")
-                )
-                self._planner.add_ranges(*map(np.concatenate, where), numbers)
+        places = [self._reader.places(group, numbers) for group in new]
+        if places:
+            self._planner.add_ranges(*map(np.concatenate, zip(*places, strict=True)), numbers)
         return Announced()
 
     def _share(self, share: float) -> float:

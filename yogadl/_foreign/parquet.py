@@ -1,5 +1,6 @@
 """Parquet files whose row groups are decoded whole: which of these there are, and where their columns lie."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import ClassVar, Final
@@ -13,12 +14,17 @@ from yogadl._core.spec import BYTES, DictNode, Leaf, Spec
 from yogadl._foreign.fields import Missing, MissingArgument, check_fields
 from yogadl._foreign.file_reader import Batch, FileReader, Format, LookAt, Places
 from yogadl._format.files import ForeignFile
-from yogadl._format.manifest import Decoded
+from yogadl._format.manifest import DecodedRows
+from yogadl.errors import ConfigurationError
 
 # The fields that are stored for each group, before those of the columns' bytes.
 ROWS, BYTES_OF_ROWS, NUMBER, BACK, FOOTER = range(5)
 _OWN: Final = ("rows", "bytes", "number", "back", "footer")
 FIRST_COLUMN: Final = len(_OWN)
+
+
+# The names that Hugging Face gives to the files of a split.
+_SPLIT: Final = re.compile(r"([^/]+)-\d{5}-of-\d{5}\.parquet$")
 
 
 @frozen
@@ -59,7 +65,7 @@ class Parquet(Format):
     fields: tuple[str, ...] | None = None
     missing: MissingArgument = None
     json: tuple[str, ...] = ()
-    rows: Decoded | None = None
+    rows: DecodedRows | None = None
     groups: Mapping[str, FileGroups] = field(default_factory=dict)
 
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
@@ -78,9 +84,23 @@ class Parquet(Format):
         return stored_spec(self.rows.spec)
 
     @property
-    def decoded(self) -> Decoded | None:
+    def decoded(self) -> DecodedRows | None:
         """The rows that are decoded from groups."""
         return self.rows
+
+    def check_together(self, addresses: Sequence[str]) -> None:
+        """Refuse files of several splits, as Hugging Face names them.
+
+        Raises:
+            ConfigurationError: if there are such.
+        """
+        found = (_SPLIT.search(address) for address in addresses)
+        splits = sorted({match[1] for match in found if match is not None})
+        if len(splits) > 1:
+            raise ConfigurationError(
+                f"these are the splits {', '.join(splits)} of one dataset: adopt each as a version or dataset "
+                f'of its own, by a pattern such as "data/{splits[0]}-*.parquet", or give a list of patterns'
+            )
 
     def of_files(self, files: Sequence[ForeignFile], each: LookAt) -> "Parquet":
         """Return the format with the groups of all files, whose footers are read.

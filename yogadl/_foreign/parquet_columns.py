@@ -17,7 +17,7 @@ from yogadl._foreign.file_reader import FileReader, LookAt
 from yogadl._foreign.parquet import FileGroups, columns_of
 from yogadl._format.columns import HeapValues
 from yogadl._format.files import REFRESH, ForeignFile
-from yogadl._format.manifest import Decoded
+from yogadl._format.manifest import DecodedRows
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -145,14 +145,14 @@ def groups_of_files(
     json_names: Sequence[str],
     files: Sequence[ForeignFile],
     each: LookAt,
-) -> tuple[Decoded, list[FileGroups]]:
+) -> tuple[DecodedRows, list[FileGroups]]:
     """Return the rows of files, and the groups of each; see `Parquet.of_files`."""
     footers: list[_Footer] = list(each(_footer_of, files))
     columns = _Columns(fields, missing, json_names, [footer.schema for footer in footers], files)
     pairs = zip(files, footers, strict=True)
     groups = [columns.groups_of(file, footer) for file, footer in pairs]
     count = sum(int(found.rows.sum()) for found in groups)
-    return Decoded(columns.spec, count, columns.form), groups
+    return DecodedRows(columns.spec, count, columns.form), groups
 
 
 class _Columns:
@@ -305,7 +305,7 @@ def _media_of(schema: Any) -> set[str]:
     }
 
 
-class _Pieces:
+class _RangesOfFile:
     """A file of which some ranges are known, for pyarrow to read from."""
 
     closed = False
@@ -362,7 +362,7 @@ class GroupDecoder:
         CacheFormatError: if they are not described.
     """
 
-    def __init__(self, rows: Decoded) -> None:
+    def __init__(self, rows: DecodedRows) -> None:
         self.columns = columns_of(rows.spec)
         form = rows.form
         missing, media = form.get("missing"), form.get("media")
@@ -435,8 +435,8 @@ class GroupDecoder:
             pieces.append((start, content))
             indices += range(*place)
         size_bytes = max(start + len(content) for start, content in pieces) + _END_BYTES
-        file = pa.PythonFile(_Pieces(pieces, size_bytes), "r")
-        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=False)
+        file = pa.PythonFile(_RangesOfFile(pieces, size_bytes), "r")
+        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
         table = opened.reader.read_row_group(number, column_indices=indices, use_threads=False)
         if not group.num_rows == table.num_rows == rows:
             raise ValueError(f"it has {table.num_rows} rows, and had {rows}")

@@ -293,7 +293,7 @@ class VaryingField:
             self._has_foreign = bool(field.are_foreign.any())
             self._heap_bytes = int(field.heap_length.sum())
             self._value_bytes = int(field.value_bytes().sum())
-            # Decoded values of which the last call of `stretches` returned no end, by record.
+            # DecodedRows values of which the last call of `stretches` returned no end, by record.
             self._kept: dict[int, bytes] = {}
 
     def empty(self) -> list[Any]:

@@ -44,7 +44,7 @@ _SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a mani
 
 
 @frozen
-class Decoded:
+class DecodedRows:
     """The rows that are decoded from a version's stored records, each of which is a group of rows.
 
     Args:
@@ -123,9 +123,9 @@ class Manifest:
     groups: Groups | None = None
 
     @property
-    def decoded(self) -> Decoded | None:
+    def decoded(self) -> DecodedRows | None:
         """The rows, if the parts hold groups of these."""
-        return None if self.groups is None else Decoded(self.spec, self.records, self.groups.form)
+        return None if self.groups is None else DecodedRows(self.spec, self.records, self.groups.form)
 
     @property
     def stored(self) -> "Manifest":

@@ -1,6 +1,6 @@
 """The parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,10 @@ class Blocks:
 
     records: int | Literal["groups"]
     window: int
-    lanes: int = 0  # stands for the default
+    lanes: int = cast("int", None)  # stands for the default
 
     def __post_init__(self) -> None:
-        if type(self.lanes) is int and self.lanes == 0:
+        if cast("int | None", self.lanes) is None:
             object.__setattr__(self, "lanes", 1 if self.records == GROUPS else _LANES)
         names = ("window", "lanes") if self.records == GROUPS else ("records", "window", "lanes")
         for name in names:

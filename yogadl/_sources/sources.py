@@ -68,7 +68,7 @@ class Source:
         metadata: What a version keeps, such as the names of classes.
         fingerprints: Other fingerprints of the same records.
         content_fingerprint: The fingerprint that the records must have, if it is known.
-        decoded: The rows that are decoded from the records, if these are groups of rows: see `Decoded`.
+        decoded: The rows that are decoded from the records, if these are groups of rows: see `DecodedRows`.
     """
 
     length: int | None = None

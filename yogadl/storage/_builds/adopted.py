@@ -16,7 +16,7 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.file_reader import Columns, FileReader, Format, columns_of, joined
 from yogadl._format.files import ForeignFile
-from yogadl._format.manifest import ADOPTED, Decoded, Manifest
+from yogadl._format.manifest import ADOPTED, DecodedRows, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
@@ -408,7 +408,7 @@ def refresh(
     return build_version(backend, key, data, options)
 
 
-def _decodes_as(one: Decoded | None, other: Decoded | None) -> bool:
+def _decodes_as(one: DecodedRows | None, other: DecodedRows | None) -> bool:
     """Return whether rows are decoded alike from groups, if they are."""
     if one is None or other is None:
         return one is other

@@ -96,6 +96,7 @@ def listed_files(stores: Permitted, patterns: Sequence[str], format: Format) -> 
             files = _without_caches(
                 stores, pattern, format, stores.listed(pattern, format.matches, left_out), left_out
             )
+        format.check_together([file.address for file in files])
         for file in files:
             if file.address in found:
                 raise ConfigurationError(f"{file.address} is named twice: give each file once")

@@ -29,7 +29,7 @@ from yogadl._format.columns import ForeignValues, stored_column
 from yogadl._format.fields import Entries
 from yogadl._format.files import FileId, ForeignFile
 from yogadl._format.layout import PartIndex, SealedPart
-from yogadl._format.manifest import CODEC, MOST_EARLIER, Decoded, Manifest
+from yogadl._format.manifest import CODEC, MOST_EARLIER, DecodedRows, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -127,7 +127,7 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
     return PlannedBuild(source, check, content, _codec_of(stored), stored.spec)
 
 
-def _rows_of_both(base: Manifest, source: Any) -> Decoded | None:
+def _rows_of_both(base: Manifest, source: Any) -> DecodedRows | None:
     """Return the rows of a version and those of a source, which are decoded alike, if they are.
 
     Raises:

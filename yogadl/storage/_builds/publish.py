@@ -16,7 +16,7 @@ from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
 from yogadl._format.files import PARQUET
-from yogadl._format.manifest import Decoded, Groups, Manifest, digest_of, read_manifest, shorten_to_limit
+from yogadl._format.manifest import DecodedRows, Groups, Manifest, digest_of, read_manifest, shorten_to_limit
 from yogadl._format.table import PartTable, is_hash
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
@@ -52,7 +52,7 @@ class Content:
     metadata: dict[str, Any] = field(default_factory=dict)
     is_weak: bool = False
     aliases: tuple[str, ...] = ()
-    decoded: Decoded | None = None
+    decoded: DecodedRows | None = None
 
     @property
     def fingerprint(self) -> str:
