@@ -177,6 +177,7 @@ class Format(Protocol):
         Raises:
             ConfigurationError: if they are not.
         """
+        return
 
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""

@@ -207,10 +207,10 @@ def test_files_that_changed_are_an_error_until_refreshed(storage, files, ref):
     path = files / "001.parquet"
     pq.write_table(table(5000, 500), path, row_group_size=97)
     fresh = storage.fetch("rows", "1")
-    with pytest.raises(CacheFormatError, match="001.parquet is not the file"):
+    with pytest.raises(CacheFormatError, match=r"001.parquet is not the file"):
         fresh.gather([1000])
     assert fresh[0]["n"] == 0  # other files are as they were
-    with pytest.raises(CacheFormatError, match="001.parquet"):
+    with pytest.raises(CacheFormatError, match=r"001.parquet"):
         storage.verify("rows", "1")
     pq.write_table(table(9000, 10), files / "999.parquet")
     new = storage.refresh("rows", "1", "2")
@@ -310,7 +310,7 @@ def test_nulls(storage, tmp_path):
     )
     assert other.fingerprint != ref.fingerprint
     late = storage.adopt(tmp_path / "a.parquet", "rows", "3", fields=("tokens",))
-    with pytest.raises(UnsupportedDataError, match="row group 0: .*'tokens' is None"):  # a footer can't tell
+    with pytest.raises(UnsupportedDataError, match=r"row group 0: .*'tokens' is None"):  # a footer can't tell
         late.gather([0])
     for wrong in ({"n": "empty"}, {"n": 0.5}, {"x": 1}, {"text": 3}):
         with pytest.raises(ConfigurationError):
@@ -325,7 +325,7 @@ def test_columns_that_files_lack(storage, tmp_path):
     ):
         pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
     paths = f"{tmp_path}/*.parquet"
-    with pytest.raises(UnsupportedDataError, match="a.parquet lacks the column 'text'"):
+    with pytest.raises(UnsupportedDataError, match=r"a.parquet lacks the column 'text'"):
         storage.adopt(paths, "rows", "1")
     assert storage.adopt(paths, "rows", "0", fields=("n",)).gather(range(4))["n"].tolist() == [1, 2, 3, 4]
     ref = storage.adopt(paths, "rows", "1", missing={"text": "empty", "score": float("nan")})
@@ -334,7 +334,7 @@ def test_columns_that_files_lack(storage, tmp_path):
         ref.gather(range(4))["score"], np.array([np.nan, np.nan, 0.5, 1.5], np.float32)
     )
     pq.write_table(pa.table({"n": [1.5]}), tmp_path / "d.parquet")
-    with pytest.raises(UnsupportedDataError, match="d.parquet has 'n' as .*float64"):
+    with pytest.raises(UnsupportedDataError, match=r"d.parquet has 'n' as .*float64"):
         storage.adopt(paths, "rows", "2", fields=("n",))
     with pytest.raises(ConfigurationError, match="no file has the column 'x'"):
         storage.adopt(paths, "rows", "2", fields=("n", "x"))
@@ -366,7 +366,7 @@ def test_splits_are_not_mixed(storage, tmp_path):
         path = tmp_path / f"data/{split}-{number:05d}-of-00002.parquet"
         path.parent.mkdir(exist_ok=True)
         pq.write_table(table(number * 10, 10), path)
-    with pytest.raises(ConfigurationError, match="test.*train"):
+    with pytest.raises(ConfigurationError, match=r"test.*train"):
         storage.adopt(tmp_path / "data", "rows", "1")
     ref = storage.adopt(f"{tmp_path}/data/train-*.parquet", "rows", "1")
     assert everything(ref).tolist() == list(range(20))
@@ -406,7 +406,7 @@ def test_groups_that_are_held_by_their_bytes(storage, tmp_path, monkeypatch, roo
     set_constants(monkeypatch, HELD_BYTES=800 + room)
     ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
     if room < 0:
-        with pytest.raises(ConfigurationError, match="group 0 take.*smaller row groups"):
+        with pytest.raises(ConfigurationError, match=r"group 0 take.*smaller row groups"):
             ref.gather([5])
         return
     order = np.random.default_rng(0).permutation(1000)
@@ -427,7 +427,7 @@ def test_files_that_are_none(storage, tmp_path, size):
     (tmp_path / "a.parquet").write_bytes(
         b"PAR1" + b"x" * 8 + b"PAR1" if size > 12 else b"PAR1PAR1PAR1"[:size]
     )
-    with pytest.raises(UnsupportedDataError, match="a.parquet"):
+    with pytest.raises(UnsupportedDataError, match=r"a.parquet"):
         storage.adopt(tmp_path / "a.parquet", "rows", "1")
 
 
