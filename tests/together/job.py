@@ -93,6 +93,7 @@ class Job:
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
             documents of like length, where `batch_size` is None and a batch has one such list; "sampled":
             records drawn with replacement; "flat": those that `shared` makes of each record.
+        groups: Window and lanes, where row groups of Parquet are shuffled.
         options: How the storage is opened.
     """
 
@@ -113,6 +114,7 @@ class Job:
     skips: tuple[tuple[int, int], ...] = ()
     is_mixed: bool = False
     made: str = ""
+    groups: tuple[int, int] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -149,8 +151,9 @@ class Job:
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""
+        shuffle = True if self.groups is None else yogadl.Blocks("groups", *self.groups)
         stream = self.ref().stream(
-            shuffle=True,
+            shuffle=shuffle,
             shuffle_seed=self.seed,
             shard_rank=self.rank,
             num_shards=self.ranks,

@@ -1,4 +1,4 @@
-"""Damaged Parquet files are an error that names them, or have the records that they had; they end no process."""
+"""Damaged Parquet files are an error that names them, or have the records that they had; no process ends."""
 
 import multiprocessing
 import os
@@ -20,7 +20,8 @@ MOST_BYTES = 3 * 2**30  # of address space beyond what the process has
 def write(path, seed=0, **options):
     dice = np.random.default_rng(seed)
     rows = pa.table({
-        "n": np.arange(ROWS), "x": dice.normal(size=ROWS), "text": [f"text {k}" * (k % 4) for k in range(ROWS)],
+        "n": np.arange(ROWS), "x": dice.normal(size=ROWS),
+        "text": [f"text {k}" * (k % 4) for k in range(ROWS)],
         "tokens": pa.array([list(range(k % 6)) for k in range(ROWS)], pa.list_(pa.int32())),
         "inner": pa.array([{"a": k, "b": str(k)} for k in range(ROWS)]),
     })  # fmt: skip
