@@ -17,7 +17,7 @@ from yogadl._core.json_value import decode
 from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import JSON, Leaf, Spec
-from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, columns_of
+from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, fields_of_columns
 from yogadl._foreign.parquet_columns import GroupDecoder, parsed
 from yogadl._format.columns import HeapValues
 from yogadl._format.fields import decode_value
@@ -152,10 +152,8 @@ class GroupReader:
         self._own = PerProcess(_HeldGroups)
         # Of each field of a row: its column, and its place among the fields of that.
         self._places: list[tuple[int, int]] = []
-        counts = [len(Spec(node).fields) for node in getattr(rows.spec.tree, "children", ())]
-        for column, count in enumerate(counts):
+        for column, count in enumerate(fields_of_columns(rows.spec)):
             self._places += [(column, place) for place in range(count)]
-        assert len(self._places) == len(rows.spec.fields) and len(counts) == len(columns_of(rows.spec))
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.held_bytes = min(_HELD_BYTES, memory_bytes // _SHARE_OF_MEMORY)
 

@@ -98,8 +98,8 @@ class Parquet(Format):
         splits = sorted({match[1] for match in found if match is not None})
         if len(splits) > 1:
             raise ConfigurationError(
-                f"these are the splits {', '.join(splits)} of one dataset: adopt each as a version or dataset "
-                f'of its own, by a pattern such as "data/{splits[0]}-*.parquet", or give a list of patterns'
+                f"these are the splits {', '.join(splits)} of one dataset: adopt each as a dataset of "
+                f'its own, by a pattern such as "data/{splits[0]}-*.parquet", or give a list of patterns'
             )
 
     def of_files(self, files: Sequence[ForeignFile], each: LookAt) -> "Parquet":
@@ -143,6 +143,12 @@ def stored_spec(rows: Spec) -> Spec:
     names = columns_of(rows)
     leaves = (number, number, number, number, column, *(column for _ in names))
     return Spec(DictNode((*_OWN, *(f"column {name}" for name in names)), leaves))
+
+
+def fields_of_columns(rows: Spec) -> list[int]:
+    """Return how many fields of a row each column has."""
+    assert isinstance(rows.tree, DictNode)
+    return [len(Spec(node).fields) for node in rows.tree.children]
 
 
 def columns_of(rows: Spec) -> Sequence[str]:

@@ -166,10 +166,18 @@ class ReadingStorage:
         if not len(table):
             return [FieldSizes(RAW, 0, 0) for _ in manifest.spec.fields]
         counts = np.diff(table.first_record)
-        return [
+        found = [
             FieldSizes(codec, *stored.sizes(counts))
             for codec, stored in zip(table.codecs, table.fields, strict=True)
         ]
+        if manifest.groups is None:
+            return found
+        from yogadl._foreign.parquet import FIRST_COLUMN, fields_of_columns
+
+        of_columns: list[FieldSizes] = []
+        for column, count in zip(found[FIRST_COLUMN:], fields_of_columns(manifest.spec), strict=True):
+            of_columns += [column, *[FieldSizes(RAW, 0, 0)] * (count - 1)]
+        return of_columns
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None

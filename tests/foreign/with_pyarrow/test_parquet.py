@@ -247,14 +247,25 @@ def test_copies(storage, ref, tmp_path):
     assert copied.fingerprint == ref.fingerprint
     whole = yogadl.open_storage(tmp_path / "whole")
     copy(storage, whole, "rows", "1", materialize=True)
+    with pytest.raises(ConfigurationError, match="can't be compressed"):
+        storage.recompress("rows", "1", "small", codec="zstd")
     compacted = storage.compact("rows", "1", "compact")
-    for each in (copied, whole.fetch("rows", "1"), storage.submit(ref, "kept", "1"), compacted):
+    small = storage.recompress("rows", "1", "small", codec="zstd", materialize=True)
+    for each in (copied, whole.fetch("rows", "1"), storage.submit(ref, "kept", "1"), compacted, small):
         assert everything(each).tolist() == list(range(ROWS))
         rest = iter(each.stream(shuffle=True, cursor=cursor).batch(64))
         assert next(rest)["n"].tolist() == everything(ref, shuffle=True)[5 * 64 : 6 * 64].tolist()
     for path in (tmp_path / "in").iterdir():
         path.unlink()
     assert whole.fetch("rows", "1")[2000]["n"] == 2000
+
+
+def test_sizes_are_those_of_columns(storage, ref, files):
+    sizes = storage.field_sizes("rows", "1")
+    assert list(sizes) == [field.name for field in ref.spec.fields]
+    metadata = [pq.ParquetFile(path).metadata for path in files.iterdir()]
+    groups = [each.row_group(number) for each in metadata for number in range(each.num_row_groups)]
+    assert sizes["n"].raw_bytes == sum(group.column(0).total_compressed_size for group in groups)
 
 
 def _cursor_after(ref, batches):

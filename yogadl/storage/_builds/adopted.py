@@ -21,10 +21,10 @@ from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
 from yogadl.storage._builds.adopted_files import (
-    UNREAD_FORMATS,
     checked_paths,
     format_named,
     format_of,
+    is_read_as,
     listed_files,
 )
 from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of
@@ -197,7 +197,7 @@ def source_of(
     stores = backend.catalogue.opener.permitted
     patterns = checked_paths(paths)
     format = format_of(stores, patterns) if format is None else format
-    is_read = format not in UNREAD_FORMATS if is_read is None else is_read
+    is_read = is_read_as(format, is_read)
     made = format_named(format, is_read=is_read, **terms)
     files = listed_files(stores, patterns, made)
     return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})

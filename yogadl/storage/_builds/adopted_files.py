@@ -36,6 +36,11 @@ _WILD_SHARD: Final = re.compile(r"-[^/.]*\*[^/.]*$")
 _SHOWN: Final = 3
 
 
+def is_read_as(format: str, said: bool | None) -> bool:
+    """Return whether files of a format are read through, given what a user says of it, if anything."""
+    return format not in UNREAD_FORMATS if said is None else said
+
+
 def format_named(name: Any, *, is_read: bool, **options: Any) -> Format:
     """Return a format with the options that are given, those that are not None.
 

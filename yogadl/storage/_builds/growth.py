@@ -324,6 +324,11 @@ def _compacted(
     published = newest(catalogue, base)
     manifest, rows = published.manifest, None
     if manifest.groups is not None and not materialize:
+        if options.codec != SAME and any(codecs_of(options.codec, ["column"])):
+            raise ConfigurationError(
+                f"{manifest.key}: its rows lie in Parquet files and stay there, so they can't be compressed: "
+                "copy them, too (materialize=True, --materialize)"
+            )
         published, rows = replace(published, manifest=manifest.stored), manifest.decoded
     manifest = published.manifest
     if manifest.is_adopted and not materialize:
@@ -334,7 +339,7 @@ def _compacted(
         return replace(found, decoded=rows)
 
     source = _StoredRecords(catalogue, published, materialize)
-    return PlannedBuild(source, content=content, codec=_codec_of(manifest))
+    return PlannedBuild(source, content=content, codec=_codec_of(manifest.stored))
 
 
 def _refuse_to_compress_foreign(root: Root, manifest: Manifest, codec: Codec) -> None:
