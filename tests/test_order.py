@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from inside import (
     EXACT_LIMIT,
     ROUNDS,
+    BlocksOfGroups,
     BlocksOrder,
     Drawn,
     GlobalOrder,
@@ -374,6 +375,24 @@ def test_draws_and_steps_are_those_of_the_vectors(stranger: Program) -> None:
         for position, index in zip(positions.tolist(), row["indices"], strict=True):
             place = position, row["records"], *steps, row["seed"], row["epoch"]
             assert stranger["steps_index"](*place) == index, row
+
+
+def test_groups_are_those_of_the_vectors(stranger: Program) -> None:
+    for row in VECTORS["groups"]:
+        blocks, sizes = Blocks("groups", window=row["window"], lanes=row["lanes"]), row["sizes"]
+        order = make_order(sum(sizes), BlocksOfGroups(blocks, np.cumsum(sizes)), row["seed"])
+        positions = np.arange(sum(sizes))
+        found = order.indices(positions, row["epoch"])
+        assert found.tolist() == row["indices"]
+        assert sorted(row["indices"]) == positions.tolist()
+        again = pickle.loads(pickle.dumps(order))
+        assert (again, hash(again)) == (order, hash(order))
+        assert again.indices(positions[::-1], row["epoch"]).tolist() == row["indices"][::-1]
+        for position in positions[::7].tolist():
+            place = position, sizes, row["window"], row["lanes"], row["seed"], row["epoch"]
+            assert stranger["groups_index"](*place) == row["indices"][position], row
+            first, end = order.neighbours(position, row["epoch"])
+            assert 0 <= first <= position < end <= sum(sizes)
 
 
 @pytest.mark.parametrize("steps", [(0, 1), (7, 1), (7, 0)])

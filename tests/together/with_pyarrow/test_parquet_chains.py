@@ -1,4 +1,4 @@
-"""A run over Parquet files that is stopped again and again goes on exactly, also from a copy of the records."""
+"""A run over Parquet files that is stopped again and again goes on exactly, also from a copy of the rows."""
 
 import dataclasses
 import random
