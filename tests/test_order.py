@@ -287,7 +287,7 @@ def test_a_shard_needs_each_of_its_blocks_alone_where_the_lanes_divide() -> None
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("records", 0), ("window", -1), ("lanes", 0), ("records", 1.5), ("window", "3"), ("lanes", None)],
+    [("records", 0), ("window", -1), ("lanes", 0), ("records", 1.5), ("window", "3")],
 )
 def test_blocks_check_themselves(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"Blocks: {name} must be"):
