@@ -403,7 +403,7 @@ def command(
     return plain_command(*arguments, *where, BUCKETS, **more)
 
 
-def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # what has an id and a version
+def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # an object with an id and a version
     """Return where a version is and what it is called, for JSON; the arguments of a command name one, too."""
     return {"storage": storage.location, "id": version.id, "version": version.version}
 

@@ -29,7 +29,7 @@ _STDOUT: Final = "-"
     ),
 )
 def report(arguments: argparse.Namespace) -> Answer:
-    """Write a page about a version: what its records are like, how it is stored, how it was built.
+    """Write a page about a version: its records, how it is stored, how it was built.
 
     The page is one HTML file: it loads nothing, runs no script, and can be mailed or printed. Values are
     described from a sample, the records that come first in a shuffle. A large version takes no longer than a

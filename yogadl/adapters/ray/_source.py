@@ -115,7 +115,7 @@ class RayDatasetSource(SelfWritingSource):
 
     Args:
         dataset: The dataset.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
     """
 
     def __init__(self, dataset: "ray.data.Dataset", forms: Forms) -> None:
@@ -193,7 +193,7 @@ def _columns_of(block: Any, forms: Forms) -> dict[str, Any]:
 
     Args:
         block: The rows.
-        forms: What is said about the values; columns that have dicts are json values, too.
+        forms: The caller's statements about the values; columns that have dicts are json values, too.
 
     Raises:
         UnsupportedDataError: if a value is missing of which nothing is said: Ray makes it NaN, and makes

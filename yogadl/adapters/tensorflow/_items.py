@@ -25,7 +25,7 @@ from yogadl.errors import ConfigurationError, CursorError
 # Read the batches of a stream for tf.data, in any of its threads.
 #
 # tf.data does not tell a dataset which epoch an iterator reads. Therefore each iterator draws two numbers
-# from a random dataset with a fixed seed. They are the token of the epoch: the n-th iterator gets the n-th
+# from a random dataset with a fixed seed. Both are the token of the epoch: the n-th iterator gets the n-th
 # token.
 
 
