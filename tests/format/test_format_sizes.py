@@ -418,7 +418,7 @@ adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES .
     adapters.datasets._MOST_BYTES ._READ_ROWS
 adapters/with_grain/test_grain_sizes.py: adapters.grain._items._AHEAD_BYTES ._LEAST_RECORDS_AHEAD
     adapters.grain._items._MOST_RECORDS_AHEAD
-adapters/with_ray/test_ray_reading.py: adapters.ray._source._BLOCK_BYTES
+adapters/with_ray/test_ray_reading.py: adapters.ray._BLOCK_BYTES
 faults/test_foreign_caches.py: _format.table.MOST_EMPTY_RECORDS
 foreign/test_adopt.py: _foreign.file_reader._MOST_RECORDS ._UNREAD_BLOCK_BYTES
 foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._STRETCH_BYTES
