@@ -484,7 +484,7 @@ _format.manifest.MAX_MANIFEST_BYTES ._SMALL_BYTES _format.part._FULL_BYTES _form
 _format.rows._MOST_BYTES _format.table.LEAST_PAGE_BYTES .MAX_CACHE_BYTES .MAX_RECORDS
 _format.table.MOST_FOREIGN_TABLE_BYTES ._MAX_HEADER_BYTES _format.writer._PART_BLOCKS
 _provenance.values.MOST_WARNING_BYTES adapters.tensorflow._cache._MANY_RECORDS
-adapters.tensorflow._items._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
+adapters.tensorflow._loader._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
 adapters.torch._loader._PINNED_AHEAD
 """)
 )
