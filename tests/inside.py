@@ -103,7 +103,7 @@ yogadl.adapters.keras keras_loader=_loader
 yogadl.adapters.ray _RefDatasource
 yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
-yogadl.cli _arguments _bench _demo _output _report
+yogadl.cli _arguments _bench _demo _output _report=_report_page
 yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
 yogadl.cli._output size_in_words=size
