@@ -429,14 +429,12 @@ def _history_lines(logged: LoggedVersion) -> Iterator[str]:
         about.append(f"    metadata {cut(_text(json.dumps(metadata)), width() - 13)}")
     if logged.before is None:
         yield f"    {what}, {size(logged.added_bytes)}"
-        yield from about
-        return
-    added, shared = size(logged.added_bytes), size(logged.shared_bytes)
-    yield f"    {what}; {added} added, {shared} shared with {logged.before}"
+    else:
+        shared = f"{size(logged.shared_bytes)} shared with {logged.before}"
+        yield f"    {what}; {size(logged.added_bytes)} added, {shared}"
     yield from about
-    assert logged.explanation is not None  # an entry with a previous version has an explanation
-    for line in str(logged.explanation).splitlines()[1:]:
-        yield f"  {line}"
+    if logged.explanation is not None:
+        yield from (f"  {line}" for line in str(logged.explanation).splitlines()[1:])
 
 
 def _line_of(move: TagMove) -> str:
