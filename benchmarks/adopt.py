@@ -116,7 +116,7 @@ def measure_indexing(settings: Settings, storage: Any, form: str, paths: list[Pa
         "cat": partial(subprocess.run, f"cat {files} > /dev/null", shell=True, check=True),
         "2 workers": partial(adopt, workers=2),
         "alone": adopt,
-        "read=False": partial(adopt, read=False),
+        "read=False": partial(adopt, files=yogadl.FileOptions(read=False)),
     }
     times = interleave(works, settings.rounds, uncounted=1)
     settings.row(

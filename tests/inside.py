@@ -101,12 +101,11 @@ yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
 yogadl.adapters.grain _items grain_loader=_loader
 yogadl.adapters.grain._items Assignment
-yogadl.adapters.jax _shards=_loader jax_loader=_loader
 yogadl.adapters.keras keras_loader=_loader
-yogadl.adapters.ray _reading=_source
+yogadl.adapters.ray _RefDatasource
 yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
-yogadl.cli _arguments _bench _demo _output _report
+yogadl.cli _arguments _bench _demo _output _report=_report_page
 yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
 yogadl.cli._output size_in_words=size
@@ -201,8 +200,8 @@ yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.run _MOST_REJECTED
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export HAS_JSON=_HAS_JSON _MAX_BYTES
-yogadl.adapters.ray._source _BLOCK_BYTES
-yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
+yogadl.adapters.ray _BLOCK_BYTES
+yogadl.adapters.tensorflow._loader _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._checking _PATIENCE

@@ -421,7 +421,7 @@ adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES .
     adapters.datasets._MOST_BYTES ._READ_ROWS
 adapters/with_grain/test_grain_sizes.py: adapters.grain._items._AHEAD_BYTES ._LEAST_RECORDS_AHEAD
     adapters.grain._items._MOST_RECORDS_AHEAD
-adapters/with_ray/test_ray_reading.py: adapters.ray._source._BLOCK_BYTES
+adapters/with_ray/test_ray_reading.py: adapters.ray._BLOCK_BYTES
 faults/test_foreign_caches.py: _format.table.MOST_EMPTY_RECORDS
 foreign/test_adopt.py: _foreign.file_reader._MOST_RECORDS ._UNREAD_BLOCK_BYTES
 foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._STRETCH_BYTES
@@ -487,7 +487,7 @@ _format.manifest.MAX_MANIFEST_BYTES ._SMALL_BYTES _format.part._FULL_BYTES _form
 _format.rows._MOST_BYTES _format.table.LEAST_PAGE_BYTES .MAX_CACHE_BYTES .MAX_RECORDS
 _format.table.MOST_FOREIGN_TABLE_BYTES ._MAX_HEADER_BYTES _format.writer._PART_BLOCKS
 _provenance.values.MOST_WARNING_BYTES adapters.tensorflow._cache._MANY_RECORDS
-adapters.tensorflow._items._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
+adapters.tensorflow._loader._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
 adapters.torch._loader._PINNED_AHEAD
 """)
 )

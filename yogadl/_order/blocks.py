@@ -74,7 +74,7 @@ class Drawn:
 
     Args:
         shuffle: The shuffle of the records.
-        total: The number of records that indices count; 0: that of the order.
+        total: The number of records that indices count; 0 is the order's own.
         steps: The number of steps that the records begin with, and how many records each has; steps are
             shuffled as they are. The other records come after them.
     """
@@ -90,7 +90,7 @@ class Mixture:
 
     Args:
         lengths: The number of records of each parent, at least 1.
-        weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
+        weights: The proportions of the parents, each at least 1 in 4,096 of their sum.
         at_end: The action when a parent has no more records: "stop" or "repeat".
         seed: The seed that decides at which positions each parent's records come.
         shuffle: The shuffle of each parent.

@@ -2,12 +2,12 @@
 
 A class is the records whose lengths lie between two limits. Its batches have as many records as the budget
 of values allows if each is as long as the class's longest. The records that fill no batch go to the next
-class, of longer ones; so an epoch has one short batch, that of the longest class. There is one more for each
+class, of longer ones, so an epoch has one short batch, of the longest class. There is one more for each
 class of records so long that what is left over would fill more than two of its batches. A record over the
 budget is a batch alone.
 
-A pool is the records that the batches of a class are drawn from: what the class before left, then its own.
-It is permuted anew in each epoch, by a key of its own. So the number of batches and of records in each is
+A pool is the records that the batches of a class are drawn from: the rest of the class before, then its own.
+It is permuted anew in each epoch, by a key of its own. The number of batches and of records in each is
 constant, each record comes once in an epoch, and any batch can be computed without the others.
 
 The classes are part of the order: the same lengths and arguments make the same ones for ever.
@@ -58,7 +58,7 @@ class Bucketed(NamedTuple):
 
 
 class _ClassLayout(NamedTuple):
-    """What follows from the classes: an entry for each, and one for the records that are over the budget."""
+    """The consequences of the classes: an entry for each, and one for the records over the budget."""
 
     batch_records: Integers
     larger: Integers  # how many of the batches have one record more
@@ -125,7 +125,7 @@ class BucketPlan:
             lengths: The length of each record; any array of integers, which may be mapped.
             tokens: The budget of a batch.
             max_records: The most records of a batch.
-            long: What to do with a record over the budget: make it a batch alone, or raise an error.
+            long: The action for a record over the budget: make it a batch alone, or raise an error.
             classes: The most classes; each is a shape. By default as few as pad at most 3 %, or if no
                 number does, the one that pads least of those that leave a class some batches.
             ranks: How many batches make a step, which is of one class if possible; the number of batches is a

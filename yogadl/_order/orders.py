@@ -472,7 +472,7 @@ def draw_of(seed: int, epoch: int, total: int) -> int:
 class DrawnOrder(Order):
     """An order whose indices are ``draw * total + record``, where each epoch has its draw.
 
-    So records that are made anew in each epoch, such as rows of several documents, get the epoch with the
+    Records that are made anew in each epoch, such as rows of several documents, thus get the epoch with the
     index, through all views and processes.
     """
 

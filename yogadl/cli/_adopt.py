@@ -45,7 +45,7 @@ from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_
 from yogadl.storage._builds.options import BuildOptions, FileOptions
 
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
-# What `build` has options for, and a version of foreign files has not.
+# The options of `build` that a version of foreign files has no use for.
 _NOT_OF_ADOPT: Final = {
     "codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise", "fill": None,
 }  # fmt: skip
@@ -190,7 +190,7 @@ def _warn_if_other(
     """Warn that the version that exists was adopted from other paths, or otherwise."""
     now, then = entry_of(arguments.paths, format, arguments.read, **terms), built.builder.get(ADOPTED)
     if isinstance(then, dict) and arguments.base is not None and isinstance(then.get("paths"), list):
-        then = {**then, "paths": then["paths"][-len(now["paths"]) :]}  # those of the base come first
+        then = {**then, "paths": then["paths"][-len(now["paths"]) :]}  # the base's paths come first
     if then == now:
         return
     if not isinstance(then, dict):
