@@ -381,12 +381,14 @@ class GroupedRecords(BatchedRecords[GroupPlan]):
                         "them apart, or leave the field out, ref.fields(...)"
                     )
             stacked = np.stack(values)
-        if number == self._number and (stacked != stacked[0]).any():
-            record = int(records[int((stacked != stacked[0]).argmax())])
-            raise UnsupportedDataError(
-                f"record {record} has another value in field {name!r} than record {records[0]}, but had the "
-                "same when the batches were planned: a function of map must return the same each time"
-            )
+        if number == self._number:
+            first, *others = stacked.tolist()  # numpy compares bytes without their last zeros
+            for record, value in zip(records[1:].tolist(), others, strict=True):
+                if value != first:
+                    raise UnsupportedDataError(
+                        f"records {records[0]} and {record} have different values in field {name!r}, but had "
+                        "equal ones when they were planned: a function of map must return the same each time"
+                    )
         return stacked
 
 
