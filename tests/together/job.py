@@ -97,8 +97,8 @@ class Job:
         is_mixed: Mix parts of the cache.
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
             documents of like length, where `batch_size` is None and a batch has one such list; "grouped":
-            batches of documents of one length, alike; "sampled": records drawn with replacement; "flat": those
-            that `shared` makes of each record.
+            batches of documents of one length, alike; "sampled": records drawn with replacement; "flat":
+            those that `shared` makes of each record.
         options: How the storage is opened.
     """
 
