@@ -284,9 +284,9 @@ def test_pickled_values_make_no_batch(storage):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"by": "nothing"}, "by is the name of a field"),
-        ({"by": 3}, "by is the name of a field"),
-        ({"by": ["size"]}, "by is the name of a field"),
+        ({"by": "nothing"}, "or one of the fields"),
+        ({"by": 3}, "or one of the fields"),
+        ({"by": ["size"]}, "or one of the fields"),
         ({"by": "image"}, "one number, date, str or bytes"),
         ({"by": "meta"}, "grouped by an integer, a bool"),
         ({"records": 0}, "records"),

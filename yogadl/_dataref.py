@@ -487,9 +487,10 @@ class RecordsRef(StreamedRef[Item_co]):
             >>> [batch["image"].shape for batch in batches.stream()]
             [(2, 32, 32, 3), (1, 32, 32, 3), (2, 48, 48, 3)]
         """
-        from yogadl._views.bucketed import GroupedRecords, Grouping
+        from yogadl._views.bucketed import GroupedRecords
 
-        return PackedRef(GroupedRecords(self._records, Grouping(by, records, fields, ranks), workers))
+        options: dict[str, Any] = {"records": records, "fields": fields, "ranks": ranks, "workers": workers}
+        return PackedRef(GroupedRecords(self._records, by, **options))
 
     def to_hf(self) -> Any:
         """Return the records as a ``datasets.Dataset``; see `yogadl.adapters.datasets.to_hf`."""

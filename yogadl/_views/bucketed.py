@@ -257,49 +257,37 @@ def fields_of(spec: Spec) -> list[tuple[str, Leaf]]:
     return [(field.name, field.leaf) for field in spec.fields]
 
 
-class Grouping(NamedTuple):
-    """How batches of one value are made: the arguments of `RecordsRef.grouped`, not checked yet."""
-
-    by: Any
-    records: Any
-    fields: Any
-    ranks: Any
-
-
 class GroupedRecords(BatchedRecords[GroupPlan]):
     """Batches of records of one value; see `RecordsRef.grouped`.
 
     Args:
         parent: The records.
-        grouping: How batches are made of them.
-        workers: How many processes read the values.
+        by, records, fields, ranks, workers: Those of `RecordsRef.grouped`, not checked yet.
 
     Raises:
         ConfigurationError: if an argument makes no sense.
     """
 
-    def __init__(self, parent: RandomAccess, grouping: Grouping, workers: int = 0) -> None:
+    def __init__(
+        self, parent: RandomAccess, by: Any, *, records: Any, fields: Any, ranks: Any, workers: Any
+    ) -> None:
         self.parent = parent
         self._require_flat()
         self.spec = self._make_spec()
-        by, names = grouping.by, parent.spec.keys() or []
-        is_function = callable(by)
+        self._by = by
+        is_function, self._number = callable(by), -1
         if is_function:
-            self._seen = seen_fields("grouped", parent, by, grouping.fields)
-        elif grouping.fields is not None:
+            self._seen = seen_fields("grouped", parent, by, fields)
+        elif fields is not None:
             raise ConfigurationError("fields= says what a function takes, and by is none: leave fields out")
         else:
-            _require_groups(parent, by)
+            self._number = _number_of_group(parent, by)
             self._seen = ProjectedRecords(parent, *parent.spec.project((by,)))
-        self._by = by
-        self._number = None if is_function else names.index(by)
-        self._per_batch = _checked_sizes(grouping.records)
-        self._ranks = int_argument("ranks", grouping.ranks, 1)
+        self._per_batch = _checked_sizes(records)
+        self._ranks = int_argument("ranks", ranks, 1)
         sizes = self._per_batch
-        pairs = (
-            None if isinstance(sizes, int) else sorted([repr(value), size] for value, size in sizes.items())
-        )
-        what = ["groups-1", None if is_function else by, pairs or sizes, self._ranks]
+        shown = sizes if isinstance(sizes, int) else sorted(map(repr, sizes.items()))
+        what = ["groups-1", None if is_function else by, shown, self._ranks]
         self._take_plan(what, [], workers, self._seen, [by] if is_function else [])
         if is_function:  # it may not pickle, so that the plan is pickled
             self._by = self._kept = None
@@ -373,34 +361,37 @@ class GroupedRecords(BatchedRecords[GroupPlan]):
             stacked = np.array(values, object)
         else:
             shapes = [np.shape(value) for value in values]
-            for record, shape in zip(records.tolist(), shapes, strict=True):
-                if shape != shapes[0]:
-                    raise UnsupportedDataError(
-                        f"field {name!r} has the shape {shapes[0]} in record {records[0]} and {shape} in "
-                        f"record {record} of one batch: make them of one shape by map, group by what tells "
-                        "them apart, or leave the field out, ref.fields(...)"
-                    )
+            if other := _first_other(shapes):
+                raise UnsupportedDataError(
+                    f"field {name!r} has the shape {shapes[0]} in record {records[0]} and {shapes[other]} in "
+                    f"record {records[other]} of one batch: make them of one shape by map, group by what "
+                    "tells them apart, or leave the field out, ref.fields(...)"
+                )
             stacked = np.stack(values)
-        if number == self._number:
-            first, *others = stacked.tolist()  # numpy compares bytes without their last zeros
-            for record, value in zip(records[1:].tolist(), others, strict=True):
-                if value != first:
-                    raise UnsupportedDataError(
-                        f"records {records[0]} and {record} have different values in field {name!r}, but had "
-                        "equal ones when they were planned: a function of map must return the same each time"
-                    )
+        # As a list, since numpy compares bytes without the zeros at their end.
+        if number == self._number and (other := _first_other(stacked.tolist())):
+            raise UnsupportedDataError(
+                f"records {records[0]} and {records[other]} have different values in field {name!r}, but had "
+                "equal ones when they were planned: a function of map must return the same each time"
+            )
         return stacked
 
 
-def _require_groups(records: RandomAccess, by: Any) -> None:
-    """Refuse a field whose values make no groups.
+def _first_other(values: list[Any]) -> int:
+    """Return the place of the first value that differs from the one at 0; 0 if none does."""
+    return next((place for place, value in enumerate(values) if value != values[0]), 0)
+
+
+def _number_of_group(records: RandomAccess, by: Any) -> int:
+    """Return the number of a field whose values make groups.
 
     Raises:
-        ConfigurationError: if it has none, or is no field.
+        ConfigurationError: if they make none, or there is no such field.
     """
-    if by not in (records.spec.keys() or []):
+    names: list[Any] = records.spec.keys() or []
+    if by not in names:
         raise ConfigurationError(
-            f"by is the name of a field, {records.spec.keys()}, or a function of a record, not {by!r:.100}"
+            f"by is a function of a record, or one of the fields {names}, not {by!r:.100}"
         )
     leaf, _ = read_field(records, by, "by")
     if leaf.dtype not in (STR, BYTES) and (not leaf.is_numeric or leaf.numpy_dtype.kind not in "biu"):
@@ -408,6 +399,7 @@ def _require_groups(records: RandomAccess, by: Any) -> None:
             f"by={by!r} is {leaf.dtype}: records are grouped by an integer, a bool, a str or bytes, or by a "
             "function that returns one"
         )
+    return names.index(by)
 
 
 def _checked_sizes(given: Any) -> int | dict[Any, int]:
@@ -446,12 +438,9 @@ def _kinds_by_reading(
             wrong = next((place for place, value in enumerate(results) if not _tells(value)), None)
             if wrong is not None:
                 index = int(indices[wrong])
-                raise StageError(
-                    f"{called} must return an integer, a bool, a str, bytes or a tuple of these, but for "
-                    f"record {index} it returned {results[wrong]!r:.100}",
-                    0,
-                    index,
-                )
+                returned = f"but for record {index} it returned {results[wrong]!r:.100}"
+                must = f"{called} must return an integer, a bool, a str, bytes or a tuple of these"
+                raise StageError(f"{must}, {returned}", 0, index)
             kinds[indices - first] = _numbered(results, values)
     else:
         for indices, column in read_field(SlicedRecords(records, range(first, end)), by, "by")[1]:
