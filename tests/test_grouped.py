@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import MOST_GROUPS
+from inside import MOST_GROUPS, GroupPlan
 from trees import assert_equal, assert_same_batches
 
 import yogadl
@@ -226,6 +226,17 @@ def test_the_plan_is_kept_and_made_again_if_it_is_damaged(storage, ref, by):
         assert file.read_bytes() == content
     ref.grouped(by, records=5)
     assert len(plans_in(storage)) == 2
+
+
+@pytest.mark.parametrize(("records", "ranks"), [(COUNT - 1, 1), (COUNT, 2)])
+def test_a_plan_of_other_records_or_ranks_under_its_name_is_made_again(storage, ref, records, ranks):
+    made = ref.grouped("size", records=4)
+    [file] = plans_in(storage)
+    file.unlink()
+    other = GroupPlan.make(np.zeros(records, np.uint16), [4], ranks).to_bytes()
+    kept = made._records._kept
+    assert kept.cache.keep_plan(kept.name, other)
+    assert ref.grouped("size", records=4).fingerprint == made.fingerprint
 
 
 def test_a_pickle_has_the_plan_of_a_function_and_finds_that_of_a_field(storage, ref):

@@ -139,7 +139,7 @@ class BatchPlan:
         layout = self._layout
         segment = np.searchsorted(self._first_batches, flat, side="right") - 1
         within = flat - self._first_batches[segment] + self._first_within[segment]
-        which = segment % max(1, len(layout.pools))
+        which = segment % len(layout.pools)
         first = layout.first(which, within)
         counts = layout.first(which, within + 1) - first
         places = self._draw(

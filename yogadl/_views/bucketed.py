@@ -354,7 +354,7 @@ class GroupedRecords(BatchedRecords[GroupPlan]):
         """Return the values of one field of a batch as one array; json values as a list."""
         name, leaf = fields_of(self.parent.spec)[number]
         if leaf.dtype == JSON:
-            return list(values)
+            return values
         if isinstance(values, np.ndarray):
             stacked = values.copy()
         elif leaf.shape == ():
