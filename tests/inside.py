@@ -72,7 +72,7 @@ yogadl._order.lengths total
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.keys RECORDS_LIMIT
-yogadl._order.buckets BucketPlan
+yogadl._order.buckets MOST_GROUPS BucketPlan GroupPlan
 yogadl._order.draw EXACT_EACH make_ranges permute_each
 yogadl._order.packs PackPlan
 yogadl._views.lengths lengths_of

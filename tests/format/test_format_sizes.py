@@ -438,7 +438,7 @@ foreign/with_pyarrow/test_arrow_pyarrow.py: _foreign.arrow._SMALL_BYTES
 foreign/test_adopt_fence.py: _format.files.MAX_FOREIGN_BYTES ._MOST_TEXT_BYTES
 foreign/test_forged_foreign.py: _format.table.MAX_FOREIGN_BLOCK_BYTES
 test_memory.py: _views.chunks._OFFSET_BYTES _views.chosen._INDEX_BYTES _views.shares._PLAIN_BYTES
-    _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths._PLAN_BYTES _views.flat._COUNT_BYTES
+    _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths.PLAN_BYTES _views.flat._COUNT_BYTES
 test_packed.py: _views.lengths._READ_BYTES ._READ_RECORDS
 test_packs.py: _order.lengths.LENGTH_LIMIT ._CHUNK _order.packs.CAPACITY_LIMIT
 cli/test_report.py: _core.shown.MOST_IMAGE_BYTES

@@ -320,7 +320,7 @@ def _how_to_reopen(identity: Identity, state: Mapping[str, Any], rebind: bool) -
     """Return what to do with a cursor of other data."""
     text = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if "draw" in identity.order or "draw" in state["order"]:
-        text += ", and pass the same arguments to packed, bucketed or sampled"
+        text += ", and pass the same arguments to packed, bucketed, grouped or sampled"
     if state.get(_ROWS) == identity.rows:
         if state["records"] == identity.records:
             text += ", or accept other data of equal length by rebind=True"

@@ -123,7 +123,7 @@ class Delivered(_RecordPlaces):
 
     @property
     def documents(self) -> list[list[Document]]:
-        """For rows or batches of `DataRef.packed` or `bucketed`: the records that each of them is made of.
+        """For rows or batches of `DataRef.packed`, `bucketed` or `grouped`: the records that each is made of.
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
