@@ -69,7 +69,7 @@ def cached(
 
 
 def _plain_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a key for a call; ``None`` if not all arguments are plain values."""
+    """Return a key for a call, or ``None`` if not all arguments are plain values."""
     values = (*args, *kwargs.values())
     if not all(type(value) in _PLAIN for value in values):
         return None

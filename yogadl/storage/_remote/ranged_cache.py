@@ -48,7 +48,7 @@ def _fetch(
 
 
 class RangedCache:
-    """The files of one cache, for a `Reader`: those in a mirror, and those that are read by range.
+    """The files of one cache, in a mirror or read by range, for a `Reader`.
 
     Safe to use from threads and after a fork; not picklable.
 
