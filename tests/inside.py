@@ -156,8 +156,7 @@ yogadl.storage._remote.ranges INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOS
 yogadl.storage._remote.ranges AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
-yogadl.storage._remote.backend remote_backend
-yogadl.storage._remote.opener MirrorOpener
+yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.shares cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
