@@ -27,10 +27,9 @@ from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
 from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
 from yogadl.storage._objects.retry import UnavailableError
-from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import LocalMirror, MirroredRoot
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-from yogadl.storage._remote.ranged_cache import RangedCache
+from yogadl.storage._remote.ranged_cache import FillPolicy, RangedCache
 from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
