@@ -144,7 +144,7 @@ yogadl.storage._leases.heartbeat Lease
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
-yogadl.storage._remote.filling Filler
+yogadl.storage._remote.ranged_cache Filler
 yogadl.storage._remote.eviction MirrorLocation
 yogadl.storage._remote.mirror LocalMirror
 yogadl.storage._remote.mirrored_cache MirroredCache
@@ -157,8 +157,7 @@ yogadl.storage._remote.ranges INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOS
 yogadl.storage._remote.ranges AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
-yogadl.storage._remote.backend remote_backend
-yogadl.storage._remote.opener MirrorOpener
+yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.shares cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
@@ -228,7 +227,7 @@ yogadl.storage._leases.heartbeat _REPORT_EVERY_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.filling PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
+yogadl.storage._remote.ranged_cache PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES

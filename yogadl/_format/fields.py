@@ -101,7 +101,7 @@ class ValueBytes(NamedTuple):
     """Where the values of some rows lie.
 
     Args:
-        files: The number of each value's file, if they are read; ``None`` if they are mapped.
+        files: The number of each value's file if they are read, or ``None`` if they are mapped.
         starts: The position of each in its file; or in the window.
         lengths: The bytes of each.
     """
@@ -221,7 +221,7 @@ class FixedField:
     def _view_indices(self, rows: StoredRows) -> Int64s | None:
         """Return the rows' indices in the window's view of rows of this size.
 
-        None if not all parts are mapped, or the blocks of all parts can't be numbered as one part's.
+        Return None if not all parts are mapped, or the blocks of all parts can't be numbered as one part's.
         """
         window = rows.window
         if self._positions is None or not (window.all_mapped or window.map_few()):
@@ -233,7 +233,7 @@ class FixedField:
         return where
 
     def span(self, rows: StoredRows, least_bytes: int) -> ValueBytes | None:
-        """Return where these rows lie; None for rows below `least_bytes`."""
+        """Return where these rows lie, or None for rows below `least_bytes`."""
         if self._row_bytes < least_bytes:
             return None
         where = self._view_indices(rows)

@@ -166,8 +166,8 @@ def open_storage(
                 f"shared=True is only for folders: leave it out for {masked(text)}, since every "
                 "bucket is shared"
             )
-        from yogadl.storage._remote.backend import remote_backend
         from yogadl.storage._remote.mirror import Mirror, open_mirror
+        from yogadl.storage._remote.opener import remote_backend
         from yogadl.storage._remote.requests import Limits, Spending
 
         at = partial(_bucket_at, patience_s=patience_s, offline=offline)

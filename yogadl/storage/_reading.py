@@ -44,7 +44,7 @@ class DatasetInfo:
 
 @frozen
 class FieldSizes:
-    """What a field of a version takes: its codec, the bytes in the files, and those of its values."""
+    """The codec of a version's field, its bytes in the files, and the bytes of its values."""
 
     codec: str
     stored_bytes: int
@@ -52,7 +52,7 @@ class FieldSizes:
 
 
 class ReadingStorage:
-    """The calls that only read: they need only the permissions to get and to list."""
+    """The calls that only read, and need only the permissions to get and to list."""
 
     _backend: Backend
 

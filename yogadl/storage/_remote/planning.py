@@ -157,7 +157,7 @@ class Planner:
         Args:
             indices: The indices of the records.
             fields: Their fields; all if not given.
-            stretches: Which bytes of the values of the one field are announced.
+            stretches: The bytes of the one field's values that are announced.
             is_block: Whether the records are held as a block.
         """
         numbers = range(len(self._table.fields)) if fields is None else fields
