@@ -22,7 +22,6 @@ yogadl._foreign crc32c example_module=example lines_module=lines
 yogadl._foreign.arrow Arrow
 yogadl._foreign.file_reader FileReader Places
 yogadl._foreign.lines Lines
-yogadl._foreign.parquet_columns GroupDecoder
 yogadl._foreign.mds MDS shards_of
 yogadl._foreign.megatron Megatron
 yogadl._foreign.npy Npy

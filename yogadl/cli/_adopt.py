@@ -107,6 +107,7 @@ def _parse_missing(text: str) -> str | tuple[str, Any]:
         feature=typed(parse_feature),
         missing=typed(_parse_missing),
         parse={"default": None},
+        json_value={"default": []},
     ),
     *METADATA,
     *WORKERS,
@@ -140,7 +141,7 @@ def adopt(arguments: argparse.Namespace) -> Answer:
     format = arguments.format or format_of(stores, checked_paths(arguments.paths))
     terms = {
         "fields": arguments.field, "features": features, "missing": _missing_of(arguments),
-        "parse": arguments.parse, "json": tuple(arguments.json_value or ()) or None,
+        "parse": arguments.parse, "json": tuple(arguments.json_value) or None,
     }  # fmt: skip
     arguments.read = is_read_as(format, arguments.read)
     format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
