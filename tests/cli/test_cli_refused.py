@@ -53,7 +53,9 @@ BROKEN = {
     "other": "def other(): pass",
     "empty": "",
 }
-FORMATS = "can't be told from ...(--format), one of arrow, jsonl, mds, megatron, npy, parquet, tfrecord, webdataset"
+FORMATS = (
+    "can't be told from ...(--format), one of arrow, jsonl, mds, megatron, npy, parquet, tfrecord, webdataset"
+)
 NO_FUNCTION = "give a file and a function, as in data.py:squares"
 NO_TASK = "counted from 1, as in 3/100"
 NO_NAME = "give ID VERSION, or ID@TAG"
