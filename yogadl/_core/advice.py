@@ -86,7 +86,7 @@ def of_storing(path: str, node: Node, value: Any) -> str:
         return _of_keys(node, value)
     leaf = number_of_both(node, value)
     if path and leaf is not None:
-        return f"; to have both, declare the field: {declaration(path, leaf)}"
+        return f"; to have both, declare the field: records=yogadl.RecordOptions({declaration(path, leaf)})"
     if not path or not _may_be_json(node) or not is_json(value):
         return ""
     return f"; as a json value the field has both: json=({path!r},)"

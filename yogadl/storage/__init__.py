@@ -124,7 +124,8 @@ def open_storage(
             in local temporary storage, if that has room. ``None``: no folder; records are read by range.
         verify: ``"block"`` reads whole blocks when it reads by range, and compares them with their checksums;
             a block whose checksum differs is a `CacheFormatError`. If not given, only the sizes and ETags of
-            objects are compared. Files in the mirror were compared when they were downloaded.
+            objects are compared. Files in the mirror were compared when they were downloaded. All checks and
+            their costs are in a table in docs/howto/damage.md.
         limits: How much the ranges may cost that each process reads from a bucket: a `yogadl.Limits`.
         lease: How builders on several machines exclude each other, in a bucket or a `shared` folder: a
             `yogadl.Lease`. In other folders, a wait ends when the builder's process ends.
