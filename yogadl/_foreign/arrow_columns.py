@@ -309,7 +309,7 @@ class TableForm:
             array = _filled(path, array, self._missing[path])
         position = _first_null(array)
         if position is not None:
-            raise refuse(path, numbers[position], none_problem(path, _fill_for(array.type)))
+            raise refuse(path, numbers[position], none_problem(path, fill_for(array.type)))
         if pa.types.is_struct(array.type):
             found: list[StoredColumn] = []
             for i in range(array.type.num_fields):
@@ -381,7 +381,8 @@ def _empty_of(array: Values) -> Any:
     return {} if pa.types.is_struct(array.type) else [] if is_list(array.type) else ""
 
 
-def _fill_for(data_type: Any) -> str:
+def fill_for(data_type: Any) -> str:
+    """Return Python code for what may come in the place of a null of this type."""
     if is_text(data_type) or is_list(data_type):
         return '"empty"'
     if pa.types.is_integer(data_type):

@@ -30,7 +30,15 @@ try:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from yogadl._foreign.arrow_columns import StoredColumn, TableForm, is_list, is_text, spec_of
+    from yogadl._foreign.arrow_columns import (
+        StoredColumn,
+        TableForm,
+        fill_for,
+        is_list,
+        is_nested,
+        is_text,
+        spec_of,
+    )
 except ImportError as error:
     raise MissingDependencyError(
         "Parquet files are read with pyarrow: pip install 'yogadl[parquet]'"
@@ -248,7 +256,7 @@ class _Columns:
             for name, place in zip(self._names, places, strict=True)
             if place is not None and place[1] - place[0] == 1 and name not in self._forms.missing
             and name not in self._forms.json and footer.schema.field(name).nullable
-            and not is_list(footer.schema.field(name).type)
+            and not is_nested(footer.schema.field(name).type)
         ]  # fmt: skip
         numbers, rows, sizes, starts, lengths = [], [], [], [], []
         for number in range(metadata.num_row_groups):
@@ -280,9 +288,14 @@ class _Columns:
         for name, place, column in watched:
             statistics = group.column(place).statistics
             if statistics is not None and statistics.has_null_count and statistics.null_count:
-                fill = '"empty"' if is_text(column.type) else "..."
-                problem = none_problem(name, fill)
-                raise UnsupportedDataError(f"{file.address}: row group {number}: field {name!r} {problem}")
+                problem = _of_files(f"field {name!r} {none_problem(name, fill_for(column.type))}")
+                raise UnsupportedDataError(f"{file.address}: row group {number}: {problem}")
+
+
+def _of_files(problem: str) -> str:
+    """Return an error of a value without the advice for values that are stored, with that for files."""
+    problem = problem.partition("; or store it pickled")[0]
+    return f"{problem} (in files=yogadl.FileOptions)" if "json=" in problem else problem
 
 
 def _type_of(column: Any, is_media: bool) -> Any:
@@ -418,7 +431,7 @@ class GroupDecoder:
             try:
                 found[column] = TableForm((name,), spec, self._missing).stored([values], range(rows))
             except UnsupportedDataError as error:
-                raise UnsupportedDataError(f"{label}: row group {number}: {error}") from error
+                raise UnsupportedDataError(f"{label}: row group {number}: {_of_files(f'{error}')}") from error
         return found
 
     def _read(self, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]) -> Any:

@@ -320,6 +320,10 @@ def test_nulls(storage, tmp_path):
         tmp_path / "a.parquet", "rows", "2", missing={"n": -2, "text": "empty", "tokens": "empty"}
     )
     assert other.fingerprint != ref.fingerprint
+    inner = pa.table({"s": pa.array([{"y": 1.5}, {"y": None}, {"y": None}], pa.struct({"y": pa.float64()}))})
+    pq.write_table(inner, tmp_path / "s.parquet")
+    filled = storage.adopt(tmp_path / "s.parquet", "inner", "1", missing={"s/y": 0.25})
+    assert [record["s"]["y"] for record in filled] == [1.5, 0.25, 0.25]
     late = storage.adopt(tmp_path / "a.parquet", "rows", "3", fields=("tokens",))
     with pytest.raises(UnsupportedDataError, match=r"row group 0: .*'tokens' is None"):  # a footer can't tell
         late.gather([0])
