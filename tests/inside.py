@@ -71,7 +71,7 @@ yogadl._order.lengths total
 yogadl._order order_packs=packs
 yogadl._order Drawn draw_of
 yogadl._order.keys RECORDS_LIMIT
-yogadl._order.buckets BucketPlan
+yogadl._order.buckets MOST_GROUPS BucketPlan GroupPlan
 yogadl._order.draw EXACT_EACH make_ranges permute_each
 yogadl._order.packs PackPlan
 yogadl._views.lengths lengths_of
@@ -82,6 +82,7 @@ yogadl._order.mix RUN
 yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order.random generators
 yogadl._order.orders BlocksOrder
+yogadl._order BlocksOfGroups
 yogadl._core.protocols usual_prices
 yogadl._core.printable masked printable without_secrets
 yogadl._provenance.code CodeReader dumped
@@ -99,12 +100,11 @@ yogadl._stream.cut count_of pieces_of
 yogadl.adapters.arrays arrays_source=_source
 yogadl.adapters.grain _items grain_loader=_loader
 yogadl.adapters.grain._items Assignment
-yogadl.adapters.jax _shards=_loader jax_loader=_loader
 yogadl.adapters.keras keras_loader=_loader
-yogadl.adapters.ray _reading=_source
+yogadl.adapters.ray _RefDatasource
 yogadl.adapters.tensorflow _build_state=_source _cache tensorflow_loader=_loader
 yogadl.adapters.tensorflow._source graph_of
-yogadl.cli _arguments _bench _demo _output _report
+yogadl.cli _arguments _bench _demo _output _report=_report_page
 yogadl.cli._adopt parse_feature
 yogadl.cli._arguments parse_size
 yogadl.cli._output size_in_words=size
@@ -143,7 +143,7 @@ yogadl.storage._leases.heartbeat Lease
 yogadl.storage._leases.heartbeat LeaseState SilenceTimer
 yogadl.storage._local FolderOpener
 yogadl.storage._remote.eviction evict_for
-yogadl.storage._remote.filling Filler
+yogadl.storage._remote.ranged_cache Filler
 yogadl.storage._remote.eviction MirrorLocation
 yogadl.storage._remote.mirror LocalMirror
 yogadl.storage._remote.mirrored_cache MirroredCache
@@ -156,8 +156,7 @@ yogadl.storage._remote.ranges INTERLEAVED_GAP_BYTES GAP_BYTES HELD_GAP_BYTES MOS
 yogadl.storage._remote.ranges AnnouncedRanges merged
 yogadl.storage._remote.ranges Ranges
 yogadl.storage._files.bucket_root BucketRoot
-yogadl.storage._remote.backend remote_backend
-yogadl.storage._remote.opener MirrorOpener
+yogadl.storage._remote.opener MirrorOpener remote_backend
 yogadl.storage._builds.shares cut=records_per_share
 yogadl.storage._builds.left_out LeftOut
 yogadl._format.manifest MAX_METADATA_BYTES
@@ -199,8 +198,8 @@ yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.run _MOST_REJECTED
 yogadl._stream.workers WORKERS_CHUNK_BYTES=_CHUNK_BYTES
 yogadl.adapters.arrow_export HAS_JSON=_HAS_JSON _MAX_BYTES
-yogadl.adapters.ray._source _BLOCK_BYTES
-yogadl.adapters.tensorflow._items _MOST_EPOCHS _TOKENS
+yogadl.adapters.ray _BLOCK_BYTES
+yogadl.adapters.tensorflow._loader _MOST_EPOCHS _TOKENS
 yogadl.adapters.tensorflow._source _CHUNK_RECORDS _LARGE_GRAPH_BYTES
 yogadl.cli._bench _SAMPLE_BYTES
 yogadl.cli._checking _PATIENCE
@@ -227,7 +226,7 @@ yogadl.storage._leases.heartbeat _REPORT_EVERY_S
 yogadl.storage._leases.heartbeat WAITING_LOG_AFTER_S=_LOG_AFTER_S _FIRST_PAUSE_S _LONGEST_PAUSE_S
 yogadl.storage._leases.locks LOCK_LOG_AFTER_S=_LOG_AFTER_S
 yogadl.storage._remote.eviction _ABANDONED_S _SPARE_BYTES
-yogadl.storage._remote.filling PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
+yogadl.storage._remote.ranged_cache PARTS_AT_ONCE _LOOK_INTERVAL_S _FIRST_READS _FIRST_READS_S
 yogadl.storage._remote.eviction _OTHER_TEMPORARY
 yogadl.storage._remote.partial_file _BOOT
 yogadl.storage._remote.ranged_cache RANGED_CACHE_MOST_IN_MEMORY_BYTES=MOST_IN_MEMORY_BYTES
@@ -247,6 +246,8 @@ yogadl.storage._remote.opener REMOTE_OPENING_AT_ONCE_BYTES=AT_ONCE_BYTES
 yogadl.storage._builds.shares _SHARES _SHARE_BYTES
 yogadl._sources.sources SAMPLED_RECORDS
 yogadl.storage._builds.adopted LEAST_GROUP_BYTES=_LEAST_GROUP_BYTES
+yogadl._foreign.groups _HELD_BYTES
+yogadl._foreign.parquet_columns _TAIL_BYTES
 """
 
 

@@ -58,7 +58,7 @@ MORE_PARAMETERS = {
     "_dataref.py: RecordsRef.packed": "what a row has is named alike for all kinds of training",
     "_streamed.py: StreamedRef.stream": "the seven of yogadl 0.1.4 stay, and resuming needs three more",
     "adapters/grain/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
-    "adapters/jax/_loader.py: make_jax_iterator": "what shapes batches is named alike in all adapters",
+    "adapters/jax.py: make_jax_iterator": "what shapes batches is named alike in all adapters",
     "adapters/torch/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
     "storage/__init__.py: open_storage": "folders and buckets are opened by one function, by keywords",
     "storage/_storage.py: CacheStorage.adopt": "those of submit, and how files are read",

@@ -18,7 +18,7 @@ HEAVY = {
 # What builds, and what buckets need.
 BUILDS = (
     r"lmdb|filelock|tqdm|cloudpickle|logging|secrets|multiprocessing|concurrent|yogadl\._provenance"
-    r"|yogadl\._workers|yogadl\._stream\.(worker|workers|pool)"
+    r"|yogadl\._core\.(advice|columns|forms|infer|json_value)|yogadl\._workers|yogadl\._stream\.(worker|workers|pool)"
     r"|yogadl\.storage\._(builds|objects|remote|keeping|copy|leases\.(?!policy)|catalogue\.(tags|log|copy|export))"
 )
 PACKAGE = Path(yogadl.__file__).parent
@@ -93,6 +93,7 @@ def test_a_hit_of_a_cacheable_function_loads_provenance_beyond_that_and_nothing_
         name for name in loaded - ours if re.match(BUILDS, name) and name.startswith(("lmdb", "yogadl"))
     ]
     assert all(name.startswith("yogadl._provenance") for name in others), others
+    assert "yogadl._provenance.difference" not in loaded
 
 
 def test_every_room_is_there_after_importing_yogadl(tmp_path):

@@ -174,6 +174,7 @@ class Endless:
         (lambda ref: ref.chunks("tokens", 4)[0], 16),
         (lambda ref: ref.packed(8, fields="tokens"), 40),
         (lambda ref: ref.bucketed("tokens", tokens=8), 40),
+        (lambda ref: ref.grouped("label", records=8), 40),
         (lambda ref: ref.flat_map(lambda record: record["tokens"]), 40),
         (lambda ref: ref.sampled(by="label"), 40),
         (lambda ref: ref.split(0.5, key="label"), 40),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from inside import (
     EXACT_LIMIT,
     ROUNDS,
+    BlocksOfGroups,
     BlocksOrder,
     Drawn,
     GlobalOrder,
@@ -286,7 +287,7 @@ def test_a_shard_needs_each_of_its_blocks_alone_where_the_lanes_divide() -> None
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("records", 0), ("window", -1), ("lanes", 0), ("records", 1.5), ("window", "3"), ("lanes", None)],
+    [("records", 0), ("window", -1), ("lanes", 0), ("records", 1.5), ("window", "3")],
 )
 def test_blocks_check_themselves(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"Blocks: {name} must be"):
@@ -374,6 +375,24 @@ def test_draws_and_steps_are_those_of_the_vectors(stranger: Program) -> None:
         for position, index in zip(positions.tolist(), row["indices"], strict=True):
             place = position, row["records"], *steps, row["seed"], row["epoch"]
             assert stranger["steps_index"](*place) == index, row
+
+
+def test_groups_are_those_of_the_vectors(stranger: Program) -> None:
+    for row in VECTORS["groups"]:
+        blocks, sizes = Blocks("groups", window=row["window"], lanes=row["lanes"]), row["sizes"]
+        order = make_order(sum(sizes), BlocksOfGroups(blocks, np.cumsum(sizes)), row["seed"])
+        positions = np.arange(sum(sizes))
+        found = order.indices(positions, row["epoch"])
+        assert found.tolist() == row["indices"]
+        assert sorted(row["indices"]) == positions.tolist()
+        again = pickle.loads(pickle.dumps(order))
+        assert (again, hash(again)) == (order, hash(order))
+        assert again.indices(positions[::-1], row["epoch"]).tolist() == row["indices"][::-1]
+        for position in positions[::7].tolist():
+            place = position, sizes, row["window"], row["lanes"], row["seed"], row["epoch"]
+            assert stranger["groups_index"](*place) == row["indices"][position], row
+            first, end = order.neighbours(position, row["epoch"])
+            assert 0 <= first <= position < end <= sum(sizes)
 
 
 @pytest.mark.parametrize("steps", [(0, 1), (7, 1), (7, 0)])

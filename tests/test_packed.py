@@ -138,7 +138,7 @@ def test_the_seed_is_in_the_cursor_even_without_a_shuffle(ref):
 )  # fmt: skip
 def test_a_cursor_is_of_all_arguments(ref, change):
     cursor = ref.packed(CAPACITY, fields="tokens").stream().cursor(1)
-    with pytest.raises(CursorError, match="pass the same arguments to packed, bucketed or sampled"):
+    with pytest.raises(CursorError, match="pass the same arguments to packed, bucketed, grouped or sampled"):
         ref.packed(**{"capacity": CAPACITY, "fields": "tokens", **change}).stream(cursor=cursor)
 
 

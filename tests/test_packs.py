@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from inside import (
     EXACT_EACH,
     BucketPlan,
+    GroupPlan,
     PackPlan,
     absorb,
     derive_key,
@@ -590,7 +591,12 @@ def batches_slowly(
             used -= len(pool) % per_batch if len(pool) % per_batch <= 2 * after else 0
         batches_of.append([drawn[k : k + per_batch] for k in range(0, used, per_batch)])
         left = drawn[used:]
-    missing = -sum(map(len, batches_of)) % plan.ranks
+    return in_steps_slowly(batches_of, plan.ranks)
+
+
+def in_steps_slowly(batches_of: list[list[list[int]]], ranks: int) -> list[list[int]]:
+    """Return the batches of all classes in the order of their numbers, as many as ranks can share."""
+    missing = -sum(map(len, batches_of)) % ranks
     flat = [list(chain.from_iterable(batches)) for batches in batches_of]
     most = max(
         (
@@ -607,7 +613,7 @@ def batches_slowly(
             rest = iter(drawn)
             batches[:] = [list(islice(rest, size)) for size in sizes]
             break
-    steps = [len(batches) // plan.ranks * plan.ranks for batches in batches_of]
+    steps = [len(batches) // ranks * ranks for batches in batches_of]
     in_steps = [batch for batches, end in zip(batches_of, steps, strict=True) for batch in batches[:end]]
     return in_steps + [
         batch for batches, end in zip(batches_of, steps, strict=True) for batch in batches[end:]
@@ -629,6 +635,31 @@ def test_batches_are_those_that_the_page_states(
     found = plan.batches(np.arange(plan.batches_per_epoch), seed, 4)
     batches = [part.tolist() for part in np.split(found.records, found.offsets[1:-1])] if len(lengths) else []
     assert batches == batches_slowly(stranger, lengths.tolist(), plan, seed, 4)
+
+
+@given(
+    kinds=st.lists(st.integers(0, 6), max_size=80),
+    per_batch=st.lists(st.integers(1, 9), min_size=7, max_size=7),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=few_or_many(60, 1000), deadline=None)
+def test_batches_of_one_value_are_those_that_the_page_states(
+    stranger: Program, kinds: list[int], per_batch: list[int], ranks: int, seed: int
+) -> None:
+    values = list(dict.fromkeys(kinds))
+    numbers = np.array([values.index(kind) for kind in kinds], np.uint16)
+    plan = GroupPlan.from_buffer(GroupPlan.make(numbers, per_batch[: len(values)], ranks).to_bytes())
+    found = plan.batches(np.arange(plan.batches_per_epoch), seed, 4)
+    batches = [part.tolist() for part in np.split(found.records, found.offsets[1:-1])] if kinds else []
+    batches_of = list[list[list[int]]]()
+    for number, size in zip(range(len(values)), per_batch, strict=False):
+        own = np.flatnonzero(numbers == number).tolist()
+        key = derive_key(int.from_bytes(b"bucket-1", "big"), seed, 4, number)
+        drawn = [own[stranger["each"](k, len(own), key)] for k in range(len(own))]
+        batches_of.append([drawn[k : k + size] for k in range(0, len(own), size)])
+    assert batches == in_steps_slowly(batches_of, ranks)
+    assert (found.longest == 0).all()
 
 
 def test_rows_and_batches_are_those_of_the_vectors() -> None:
@@ -654,14 +685,16 @@ KEPT = {
     "rounded": PackPlan.make(lognormal(50, 20), 100, long="drop", round_to=7),
     "all cut": PackPlan.make(np.array([9, 20, 8 * 3]), 8),
     "buckets": BucketPlan.make(np.append(lognormal(30, 20), 500), 200, classes=6, ranks=2),
+    "groups": GroupPlan.make(np.arange(31) % 7 % 4, [3, 1, 40, 2], 2),
 }
+OPENED: dict[str, Any] = {"buckets": BucketPlan, "groups": GroupPlan}
 
 
 def opened(name: str, buffer: Any) -> Any:
-    return (BucketPlan if name == "buckets" else PackPlan).from_buffer(buffer)
+    return OPENED.get(name, PackPlan).from_buffer(buffer)
 
 
-def read_all(plan: PackPlan | BucketPlan) -> None:
+def read_all(plan: PackPlan | BucketPlan | GroupPlan) -> None:
     """Read some rows of a plan that may be damaged."""
     if isinstance(plan, PackPlan):
         plan.pieces(np.arange(min(plan.packs, 20)), 0, 0)
@@ -693,7 +726,9 @@ def test_a_plan_that_is_cut_or_longer_or_of_another_kind_is_refused(name: str) -
         with pytest.raises(CacheFormatError, match="follow"):
             opened(name, whole + more)
     with pytest.raises(CacheFormatError, match="begin"):
-        opened("packs" if name == "buckets" else "buckets", whole)
+        opened("packs" if name in OPENED else "buckets", whole)
+    with pytest.raises(CacheFormatError, match="begin"):
+        opened("groups" if name == "buckets" else "buckets" if name == "groups" else "groups", whole)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -743,6 +778,31 @@ def test_packs_that_contradict_themselves_are_refused(
         PackPlan.from_buffer(plan.to_bytes())
 
 
+# An integer, or an array's number and a place in it, with what is added there.
+@pytest.mark.parametrize(
+    ("integer", "array", "place", "more", "message"),
+    [
+        (0, None, 0, -2, "its settings contradict each other"),  # steps of no batch
+        (3, None, 0, 1, "its settings contradict each other"),  # numbers of 5 bytes
+        (None, 0, 0, -3, "a number is out of range"),  # batches of no record
+        (None, 1, 3, -4, "a number is out of range"),  # a value of no record
+        (None, 1, 1, 1, "its counts contradict each other"),
+        (None, 0, 0, 100, "its counts contradict each other"),  # batches of more records than there are
+    ],
+)
+def test_groups_that_contradict_themselves_are_refused(
+    integer: int | None, array: int | None, place: int, more: int, message: str
+) -> None:
+    plan = copy.copy(GroupPlan.from_buffer(KEPT["groups"].to_bytes()))
+    plan._integers, plan._arrays = list(plan._integers), [each.copy() for each in plan._arrays]
+    if integer is not None:
+        plan._integers[integer] += more
+    if array is not None:
+        plan._arrays[array][place] += more
+    with pytest.raises(CacheFormatError, match=message):
+        GroupPlan.from_buffer(plan.to_bytes())
+
+
 @given(data=st.data(), name=st.sampled_from(sorted(KEPT)))
 @settings(max_examples=few_or_many(100, 2000), deadline=None)
 def test_whatever_is_forged_no_wrong_kind_of_error_is_raised(data: st.DataObject, name: str) -> None:
@@ -776,6 +836,14 @@ def test_the_records_of_batches_are_those_of_version_1() -> None:
     assert found.offsets.tolist() == [0, 12, 15, 17]
     assert found.records.tolist() == [27, 23, 3, 0, 24, 49, 48, 25, 26, 50, 4, 46, 34, 56, 33, 40, 43]
     assert found.longest.tolist() == [4, 14, 22]
+
+
+def test_the_batches_of_one_value_are_those_of_version_1() -> None:
+    plan = GroupPlan.make(np.arange(60) % 23 % 5, [3, 7, 2, 50, 4], 2)
+    found = plan.batches(np.array([0, 5, 9]), seed=7, epoch=2)
+    assert found.offsets.tolist() == [0, 3, 9, 11]
+    assert found.records.tolist() == [43, 23, 15, 47, 44, 1, 6, 34, 24, 53, 2]
+    assert hashlib.sha256(plan.to_bytes()).hexdigest()[:16] == "3e4612c60e5178bc"
 
 
 def test_the_recipes_and_classes_are_those_of_version_1() -> None:

@@ -30,6 +30,7 @@ def pieces(record):
 VIEWS = {
     "packed": lambda ref: ref.packed(12, fields="tokens"),
     "bucketed": lambda ref: ref.bucketed("tokens", tokens=20),
+    "grouped": lambda ref: ref.grouped(lambda record: len(record["tokens"]), records=5),
     "chunks": lambda ref: ref.chunks("tokens", 8),
     "flat_map": lambda ref: ref.flat_map(pieces),
     "mapped": lambda ref: ref.packed(12, fields="tokens").map(dict),

@@ -447,6 +447,51 @@ class RecordsRef(StreamedRef[Item_co]):
         bucketing = Bucketing(by, tokens, max_records, pad_to, long, pad, lengths, classes, ranks)
         return PackedRef(BucketedRecords(self._records, bucketing, workers))
 
+    @explains_names()
+    def grouped(
+        self,
+        by: str | Callable[[Any], Any],
+        *,
+        records: int | Mapping[Any, int],
+        fields: Sequence[str] | None = None,
+        ranks: int = 1,
+        workers: int = 0,
+    ) -> "PackedRef":
+        """Return batches of `records` records each, which share one value, such as the size of a picture.
+
+        One record of the result is one batch: a dict of all fields, stacked. Within a batch, all records must
+        have one shape of each field. Json values are in a list. The number of batches is the same in every
+        epoch, each record comes once in it, and which records share a batch is drawn anew. The last batch of
+        each value is short if the value's records do not fill it. Every value is read now, once, and the plan
+        is kept next to the cache, as that of `bucketed`.
+
+        Args:
+            by: The name of a field of one integer, bool, str or bytes a record; or a function that takes a
+                record and returns such a value, or a tuple of several. There can be 65,536 different ones.
+            records: How many records a batch has; or a dict that says how many for each value.
+            fields: The fields that the function takes, and the only ones that are read now; all if not given.
+            ranks: How many neighbouring batches have one value if possible: see `bucketed`. The number of
+                batches is a multiple of it, for which some batches may be smaller.
+            workers: How many processes read the values, or call the function.
+
+        Raises:
+            StageError: if the function raises, or returns no such value; it names the first such record.
+            UnsupportedDataError: if there are more values. When batches are read, if shapes differ in one.
+            ConfigurationError: if an argument makes no sense.
+
+        Example:
+            >>> import numpy as np, yogadl
+            >>> sizes = [32, 48, 32, 48, 32]
+            >>> pictures = [{"image": np.zeros((size, size, 3), np.uint8)} for size in sizes]
+            >>> batches = yogadl.from_source(pictures).grouped(lambda one: len(one["image"]), records=2)
+            >>> [batch["image"].shape for batch in batches.stream()]
+            [(2, 32, 32, 3), (1, 32, 32, 3), (2, 48, 48, 3)]
+        """
+        from yogadl._views.bucketed import GroupedRecords
+
+        options: dict[str, Any] = {"records": records, "fields": fields, "ranks": ranks, "workers": workers}
+        return PackedRef(GroupedRecords(self._records, by, **options))
+
     def to_hf(self) -> Any:
         """Return the records as a ``datasets.Dataset``; see `yogadl.adapters.datasets.to_hf`."""
         from importlib import import_module  # no module imports a higher one
@@ -527,8 +572,8 @@ class DrawnRef(StreamedRef[Item_co]):
 class PackedRef(DrawnRef[Item_co]):
     """A reference to rows or batches of several records, which each epoch draws anew.
 
-    `RecordsRef.packed` and `RecordsRef.bucketed` return it. It has streams, and can be a parent of
-    `yogadl.mix`. `at` returns a reference of one epoch with random access.
+    `RecordsRef.packed`, `RecordsRef.bucketed` and `RecordsRef.grouped` return it. It has streams, and can be
+    a parent of `yogadl.mix`. `at` returns a reference of one epoch with random access.
     """
 
     _what = "packed records have", "other rows", "packed", "pack"
@@ -576,7 +621,7 @@ class PackedEpoch(RecordsRef[Item_co]):
 
 
 def _planned_below(records: RandomAccess) -> "PlannedRecords[Any]":
-    """Return the packed or bucketed records below functions and a choice of fields."""
+    """Return the packed, bucketed or grouped records below functions and a choice of fields."""
     from yogadl._views.lengths import PlannedRecords
 
     return next(view for view in views_of(records) if isinstance(view, PlannedRecords))

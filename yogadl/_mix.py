@@ -8,7 +8,7 @@ from typing import Any, Final
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
 from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import DrawnRef, PackedRef, RecordsRef
-from yogadl._order import Blocks, DrawnMixture, Mixture, make_order
+from yogadl._order import GROUPS, Blocks, DrawnMixture, Mixture, make_order
 from yogadl._order.mix import MOST_BITS, RUN
 from yogadl._streamed import StreamedRef
 from yogadl._views.joined import JoinedRecords
@@ -51,6 +51,10 @@ class MixedRef(StreamedRef[Item_co]):
         return self.stream().at(0)
 
     def _order_for(self, shuffle: bool | Blocks) -> Mixture:
+        if isinstance(shuffle, Blocks) and shuffle.records == GROUPS:
+            raise ConfigurationError(
+                'a mix can\'t be read in Blocks(records="groups"): give a number of records, or shuffle=True'
+            )
         if isinstance(shuffle, Blocks) and self._mixture.is_drawn:
             raise ConfigurationError(
                 "a mix with records that each epoch draws anew can't be read in blocks, since they lie "

@@ -17,8 +17,9 @@ from yogadl._core.protocols import (
     metadata_of,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import Blocks, Drawn, Mixture
+from yogadl._order import GROUPS, Blocks, BlocksOfGroups, Drawn, Mixture
 from yogadl._stream import RecordStream, html_of, open_shard, open_stream
+from yogadl.errors import ConfigurationError
 
 
 class _GivenRecords(RandomAccess):
@@ -169,6 +170,14 @@ class StreamedRef(DataRef[Item_co]):
             rebind=rebind,
         )
 
-    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn | Mixture:
+    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | BlocksOfGroups | Drawn | Mixture:
         """Return the order of this reference's streams for the argument `shuffle` of `stream`."""
-        return shuffle
+        if not (isinstance(shuffle, Blocks) and shuffle.records == GROUPS):
+            return shuffle
+        ends = self._records.group_ends
+        if ends is None:
+            raise ConfigurationError(
+                'Blocks(records="groups") is for the rows of Parquet files as they lie, perhaps mapped, '
+                "or of some fields: give a number of records, or shuffle=True"
+            )
+        return BlocksOfGroups(shuffle, ends)

@@ -53,7 +53,9 @@ BROKEN = {
     "other": "def other(): pass",
     "empty": "",
 }
-FORMATS = "can't be told from ...(--format), one of arrow, jsonl, mds, megatron, npy, tfrecord, webdataset"
+FORMATS = (
+    "can't be told from ...(--format), one of arrow, jsonl, mds, megatron, npy, parquet, tfrecord, webdataset"
+)
 NO_FUNCTION = "give a file and a function, as in data.py:squares"
 NO_TASK = "counted from 1, as in 3/100"
 NO_NAME = "give ID VERSION, or ID@TAG"
@@ -148,9 +150,10 @@ REFUSED = [
     ("refresh squares 1 3", 1, "was not adopted from foreign files"),
     ("pull squares 1", 1, "give --to, the storage to copy it to"),
     ("import-014 nothing --trust-pickle", 1, "cache.mdb"),
+    ("adopt d 1 a.parquet", 1, "a.parquet is empty"),
     ("adopt d 1 no.tar", 1, "there is no file ...no.tar: check the path"),
     *((f"adopt d 1 {names}", 1, FORMATS)
-      for names in ("a.bin", "a.txt", "a.parquet", "a.bin tokens.bin", "t*")),
+      for names in ("a.bin", "a.txt", "a.bin tokens.bin", "t*")),
     ("append data.py:told squares 4 7", 1, "there is no 'squares' version '7'"),
     ("append data.py:told squares 1 1", 1, "can't be appended to itself"),
     ("append data.py:told squares auto 1", 1, "'auto' works only with storage.cacheable"),

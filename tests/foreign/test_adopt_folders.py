@@ -121,7 +121,7 @@ def test_names_that_tell_no_format_are_an_error(tmp_path, storage, folder, path)
 
 def test_a_format_that_is_none_is_refused(tmp_path, storage):
     write(tmp_path / "in/a.jsonl", "jsonl", [b"a" * 30])
-    for format in ("parquet", "", 3, ["jsonl"], b"jsonl"):
+    for format in ("orc", "", 3, ["jsonl"], b"jsonl"):
         with pytest.raises(ConfigurationError, match="there is no format"):
             adopted(storage, tmp_path / "in", format=format)
     for options in (

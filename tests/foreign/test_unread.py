@@ -71,6 +71,7 @@ VIEWS = {
     "packed": lambda ref: ref.packed(16, fields="tokens"),
     "packed_epoch": lambda ref: ref.packed(16, fields="tokens").at(2),
     "bucketed": lambda ref: ref.bucketed("tokens", tokens=40),
+    "grouped": lambda ref: ref.grouped(lambda record: len(record["tokens"]), records=4),
     "chunks": lambda ref: ref.chunks("tokens", 8),
     "flat_map": lambda ref: ref.flat_map(lambda record: [{"kind": record["kind"]}] * 2),
     "mapped": lambda ref: ref.map(dict, spec=SPEC).packed(16, fields="tokens").map(dict),

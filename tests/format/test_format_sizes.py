@@ -411,14 +411,17 @@ def files_of(text):
 ELSEWHERE = files_of("""
 storage/test_storage_metadata.py: _format.manifest.MAX_METADATA_BYTES ._METADATA_DEPTH
 adapters/tabular/with_datasets/test_arrow_sizes.py: adapters.arrays._columns._CHUNK_BYTES ._CHUNK_RECORDS
-    adapters.arrays._columns._LEAST_RECORDS ._JOINED_BYTES adapters.arrays._source._FIRST_RECORDS
+    adapters.arrays._columns._LEAST_RECORDS _foreign.arrow_columns._JOINED_BYTES
+    adapters.arrays._source._FIRST_RECORDS
     adapters.arrow_export._MAX_BYTES
+foreign/with_pyarrow/test_parquet.py: _foreign.groups._HELD_BYTES _foreign.parquet_columns._END_BYTES
+    ._TAIL_BYTES
 test_concat.py: _format.joined._MOST_BLOCKS _format.rows._VIEWED_BYTES
 adapters/tabular/with_datasets/test_to_hf.py: adapters.datasets._AT_ONCE_BYTES ._AT_ONCE_RECORDS
     adapters.datasets._MOST_BYTES ._READ_ROWS
 adapters/with_grain/test_grain_sizes.py: adapters.grain._items._AHEAD_BYTES ._LEAST_RECORDS_AHEAD
     adapters.grain._items._MOST_RECORDS_AHEAD
-adapters/with_ray/test_ray_reading.py: adapters.ray._source._BLOCK_BYTES
+adapters/with_ray/test_ray_reading.py: adapters.ray._BLOCK_BYTES
 faults/test_foreign_caches.py: _format.table.MOST_EMPTY_RECORDS
 foreign/test_adopt.py: _foreign.file_reader._MOST_RECORDS ._UNREAD_BLOCK_BYTES
 foreign/test_cut_files.py: _format.rows._JOINED_VALUE_BYTES ._READ_GAP_BYTES ._STRETCH_BYTES
@@ -435,7 +438,7 @@ foreign/with_pyarrow/test_arrow_pyarrow.py: _foreign.arrow._SMALL_BYTES
 foreign/test_adopt_fence.py: _format.files.MAX_FOREIGN_BYTES ._MOST_TEXT_BYTES
 foreign/test_forged_foreign.py: _format.table.MAX_FOREIGN_BLOCK_BYTES
 test_memory.py: _views.chunks._OFFSET_BYTES _views.chosen._INDEX_BYTES _views.shares._PLAIN_BYTES
-    _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths._PLAN_BYTES _views.flat._COUNT_BYTES
+    _views.shares._STRATIFIED_BYTES ._WEIGHT_BYTES _views.lengths.PLAN_BYTES _views.flat._COUNT_BYTES
 test_packed.py: _views.lengths._READ_BYTES ._READ_RECORDS
 test_packs.py: _order.lengths.LENGTH_LIMIT ._CHUNK _order.packs.CAPACITY_LIMIT
 cli/test_report.py: _core.shown.MOST_IMAGE_BYTES
@@ -484,7 +487,7 @@ _format.manifest.MAX_MANIFEST_BYTES ._SMALL_BYTES _format.part._FULL_BYTES _form
 _format.rows._MOST_BYTES _format.table.LEAST_PAGE_BYTES .MAX_CACHE_BYTES .MAX_RECORDS
 _format.table.MOST_FOREIGN_TABLE_BYTES ._MAX_HEADER_BYTES _format.writer._PART_BLOCKS
 _provenance.values.MOST_WARNING_BYTES adapters.tensorflow._cache._MANY_RECORDS
-adapters.tensorflow._items._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
+adapters.tensorflow._loader._IDENTITY_BYTES adapters.tensorflow._source._HEADER_BYTES ._LARGE_GRAPH_BYTES
 adapters.torch._loader._PINNED_AHEAD
 """)
 )

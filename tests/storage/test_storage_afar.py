@@ -444,9 +444,9 @@ def test_parts_that_another_process_brings_are_mapped(url, here, tmp_path, monke
 _BEGIN = """
 import os, sys, threading, time, yogadl
 from yogadl.storage._files.local_bucket import LocalBucket
-from yogadl.storage._remote import filling, mirrored_cache, opener as _remote_opening, requests as _threads
+from yogadl.storage._remote import mirrored_cache, opener, ranged_cache, requests as _threads
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-_remote_opening.AT_ONCE_BYTES = filling._FIRST_READS = 0
+opener.AT_ONCE_BYTES = ranged_cache._FIRST_READS = 0
 """
 _READ = """
 storage = yogadl.open_storage(sys.argv[1], mirror=yogadl.Mirror(sys.argv[2], fill="always"))

@@ -597,14 +597,51 @@ def class_widths(longest, widths, lengths, options):
     return widths
 
 
-def bucketed_row(rows, width, lengths):
+def bucketed_row(rows, width=0, lengths=None):
     """Return the batch of some rows: fields stacked, those that vary padded to the longest."""
-    counts = [row["tokens"].shape[0] for row in rows]
     batch = {
         name: stacked([row[name] for row in rows], -(name == "tokens"), width * (name == "tokens"))
         for name in rows[0]
     }
-    return batch | ({lengths: array("i4", counts)} if lengths else {})
+    if lengths is None:
+        return batch
+    return batch | {lengths: array("i4", [row["tokens"].shape[0] for row in rows])}
+
+
+def shapes_of(record):
+    """Return all sizes of a record's arrays."""
+    return tuple(size for value in record.values() for size in getattr(value, "shape", ()))
+
+
+def grouped(made, dice):
+    names = [name for name in made.names if name != "text"]
+    is_by_id = _has_ids(made) and dice.flag()
+    made = with_fields(made, [name for name in names if not is_by_id or name != "tokens"])
+    most, ranks = dice.number(1, 4), dice.pick([1, 2, 3])
+    values = [row["id"].values[0] if is_by_id else shapes_of(row) for row in made.rows]
+    records = {value: most + n % 2 for n, value in enumerate(dict.fromkeys(values))} if dice.flag() else most
+    options = {"records": records, "ranks": ranks}
+    if not is_by_id and dice.flag():
+        options["fields"] = names
+    ref = made.ref.grouped("id" if is_by_id else shapes_of, **options)
+
+    def rows_at(epoch, seed):
+        found = ref.at(epoch, seed=seed)
+        batches = [[each.record for each in found.documents(n)] for n in range(len(found))]
+        assert sorted(itertools.chain(*batches)) == list(range(len(made)))
+        short = 0
+        for some in batches:
+            (value,) = {values[record] for record in some}
+            size = records[value] if isinstance(records, dict) else records
+            assert 1 <= len(some) <= size
+            short += len(some) < size
+        assert short <= len(set(values)) or ranks > 1
+        assert len(batches) % ranks == 0 or len(made) < 2 * len(batches) + ranks
+        return [bucketed_row([made.rows[record] for record in some]) for some in batches]
+
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    code = f"{made.code}.grouped({repr('id') if is_by_id else 'shapes_of'}{given})"
+    return Drawn(ref, rows_at, "batch", made.names, code, made.bases, ranks=ranks)
 
 
 def stacked(values, pad, least):
@@ -689,7 +726,7 @@ def mixed(made, dice):
 PLAIN = {"select": selected, "slice": sliced, "fields": projected, "filter": filtered, "map": mapped,
          "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided,
          "windows": windowed}  # fmt: skip
-DRAWN = {"packed": packed, "bucketed": bucketed, "sampled": sampled}
+DRAWN = {"packed": packed, "bucketed": bucketed, "grouped": grouped, "sampled": sampled}
 VIEWS = (*PLAIN, *DRAWN)
 MOST_ROWS = 60
 
@@ -703,6 +740,10 @@ def is_possible(view, made):
     if view in ("chunks", "packed", "bucketed"):
         are_dicts = made.kind in ("document", "window", "chunk", "row")
         return (are_dicts and "tokens" in made.names) or (view == "chunks" and made.kind == "array")
+    if view == "grouped":
+        return made.kind in ("document", "window", "chunk", "row", "batch") and any(
+            name != "text" for name in made.names
+        )
     if view == "windows":
         return made.kind in ("document", "window") and {"id", "tokens"} <= set(made.names)
     return len(made) > 0 if view == "sampled" else True

@@ -51,6 +51,11 @@ def shared(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [record] * (int(record["id"]) % 4)
 
 
+def length_of(document: dict[str, Any]) -> int:
+    """Return how many tokens a document has."""
+    return len(document["tokens"])
+
+
 def tokens_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return what is compared of a row of documents, or of a batch of documents of like length."""
     return {"id": row["tokens"].ravel()}
@@ -91,8 +96,10 @@ class Job:
         skips: Ranges of positions that are left out.
         is_mixed: Mix parts of the cache.
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
-            documents of like length, where `batch_size` is None and a batch has one such list; "sampled":
-            records drawn with replacement; "flat": those that `shared` makes of each record.
+            documents of like length, where `batch_size` is None and a batch has one such list; "grouped":
+            batches of documents of one length, alike; "sampled": records drawn with replacement; "flat":
+            those that `shared` makes of each record.
+        groups: Window and lanes, where row groups of Parquet are shuffled.
         options: How the storage is opened.
     """
 
@@ -113,6 +120,7 @@ class Job:
     skips: tuple[tuple[int, int], ...] = ()
     is_mixed: bool = False
     made: str = ""
+    groups: tuple[int, int] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -136,21 +144,24 @@ class Job:
         else:
             ref = self._rows(ref)
         spec = {"id": yogadl.Leaf("int64", (ROW if self.made == "packed" else None,))}
-        return ref.map(tokens_of, spec=spec) if self.made in ("packed", "bucketed") else ref
+        return ref.map(tokens_of, spec=spec) if self.made in ("packed", "bucketed", "grouped") else ref
 
     def _rows(self, ref: yogadl.RecordsRef) -> Any:
         if self.made == "packed":
             return ref.packed(ROW, fields="tokens", pad={"tokens": PADDING})
         if self.made == "bucketed":
             return ref.bucketed("tokens", tokens=4 * ROW, pad={"tokens": PADDING})
+        if self.made == "grouped":
+            return ref.grouped(length_of, records=ROW)
         if self.made == "sampled":
             return ref.sampled(np.arange(len(ref)), records=len(ref) + 90)
         return ref.flat_map(shared) if self.made == "flat" else ref
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""
+        shuffle = True if self.groups is None else yogadl.Blocks("groups", *self.groups)
         stream = self.ref().stream(
-            shuffle=True,
+            shuffle=shuffle,
             shuffle_seed=self.seed,
             shard_rank=self.rank,
             num_shards=self.ranks,

@@ -46,7 +46,9 @@ BASES = (
 )  # fmt: skip
 ENDS = (*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN))
 CUTTING = ("chunks", "packed", "bucketed", "packed drawn", "bucketed drawn")  # not batches
-DICTS_ALONE = ("fields", "windows", "packed", "bucketed", "packed drawn", "bucketed drawn")
+DICTS_ALONE = (
+    "fields", "windows", "packed", "bucketed", "grouped", "packed drawn", "bucketed drawn", "grouped drawn",
+)  # fmt: skip
 POSSIBLE = dict.fromkeys(BASES, ENDS) | {
     "jsonl": tuple(end for end in ENDS if end not in (*DICTS_ALONE, "chunks")),
     "megatron": tuple(end for end in ENDS if end not in DICTS_ALONE),
@@ -229,8 +231,8 @@ def test_a_view_of_any_base_is_that_of_the_list(world, base, end):
         (inner, outer)
         for inner in VIEWS
         for outer in ENDS
-        if (inner != "bucketed" or outer not in CUTTING)
-        and (inner not in ("chunks", "packed", "bucketed") or outer != "windows")
+        if (inner not in ("bucketed", "grouped") or outer not in CUTTING)
+        and (inner not in ("chunks", "packed", "bucketed", "grouped") or outer != "windows")
     ],
 )
 def test_a_view_of_any_view_is_that_of_the_list(world, inner, outer):
@@ -295,7 +297,7 @@ def test_a_cursor_of_any_views_of_a_version_goes_on_with_those_of_the_first_reco
     """And with all records of the later one it is refused; if these are not packed, the error says this."""
     views = data.draw(st.lists(st.sampled_from(UNCOUNTED), max_size=2))
     assume(views != ["chunks", "flat_map"])  # `is_possible` has few chunks flat, not many
-    end = data.draw(st.sampled_from(["plain", "packed", "bucketed"]))
+    end = data.draw(st.sampled_from(["plain", "packed", "bucketed", "grouped"]))
     dice = Dice(lambda low, high: data.draw(st.integers(low, high)), note)
     old = built(world.bases["older"], views, dice, world.program, end)
     new, first = (
@@ -379,6 +381,7 @@ def test_another_process_reads_pickled_views_of_views(world):
         ("ranged", "plain"),
         ("local", "packed"),
         ("list", "bucketed"),
+        ("local", "grouped"),
         ("adopted", "sampled"),
         ("ranged", "mix"),
     ],
@@ -386,7 +389,10 @@ def test_another_process_reads_pickled_views_of_views(world):
 def test_worker_processes_read_any_views_as_this_process_does(world, base, end):
     for seed in range(few_or_many(1, 20)):
         dice = rolled("workers", base, end, seed)
-        views = [dice.pick([name for name in VIEWS if name not in ("fields", "bucketed")]) for _ in range(3)]
+        views = [
+            dice.pick([name for name in VIEWS if name not in ("fields", "bucketed", "grouped")])
+            for _ in range(3)
+        ]
         made = built(world.bases[base], views, dice, world.program, end)
         dice.say(made.code)
         by_stream(made, dice, world.program, workers=1)

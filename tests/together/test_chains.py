@@ -35,7 +35,7 @@ def drawn(dice, cursor):
 
 def mostly_left(dice, made, framework, options, stop):
     """Return a leg whose processes are seldom killed, and whose batches are those of what is made."""
-    options = options | ({"batch_size": None} if made == "bucketed" else {})
+    options = options | ({"batch_size": None} if made in ("bucketed", "grouped") else {})
     return framework, options, stop if dice.random() < 0.1 else Stop(stop.steps)
 
 
@@ -114,9 +114,9 @@ def test_any_chain_of_stops_reads_a_mix_in_its_order(trainers, storage, seed):
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("kind", ["packed", "bucketed", "mixed"])
+@pytest.mark.parametrize("kind", ["packed", "bucketed", "grouped", "mixed"])
 def test_any_chain_of_stops_reads_each_token_of_each_epoch_once(trainers, storage, kind, part):
-    made = "bucketed" if kind == "bucketed" else "packed"
+    made = "packed" if kind == "mixed" else kind
     for seed in range(part, few_or_many(34, 667), 4):
         dice = random.Random(f"{kind} {seed}")
         size = dice.choice(SIZES[1:])

@@ -53,7 +53,7 @@ def test_two_epochs_come_in_the_order_that_the_seed_decides(trainers, storage, f
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize(("made", "batch_size"), [("packed", 8), ("bucketed", None)])
+@pytest.mark.parametrize(("made", "batch_size"), [("packed", 8), ("bucketed", None), ("grouped", None)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_rows_of_documents_are_those_of_each_epoch(trainers, storage, framework, made, batch_size, workers):
     job = Job(str(storage), "documents", "503", batch_size=batch_size, workers=workers, seed=7, epochs=2)

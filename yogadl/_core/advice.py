@@ -79,14 +79,14 @@ def of_storing(path: str, node: Node, value: Any) -> str:
 
     Args:
         path: The field's name.
-        node: What the records before have there.
-        value: What another record has.
+        node: The structure of the field in the records before.
+        value: The value of another record.
     """
     if isinstance(node, DictNode) and isinstance(value, dict) and not path:
         return _of_keys(node, value)
     leaf = number_of_both(node, value)
     if path and leaf is not None:
-        return f"; to have both, declare the field: {declaration(path, leaf)}"
+        return f"; to have both, declare the field: records=yogadl.RecordOptions({declaration(path, leaf)})"
     if not path or not _may_be_json(node) or not is_json(value):
         return ""
     return f"; as a json value the field has both: json=({path!r},)"
@@ -129,7 +129,7 @@ def declaration(path: str, leaf: Leaf) -> str:
 
 
 def number_of_both(node: Node, value: Any) -> Leaf | None:
-    """Return the leaf of integers beside floats, or of lists of both; ``None`` if there are others."""
+    """Return the leaf of integers beside floats, or of lists of both, or ``None`` if there are others."""
     if not isinstance(node, Leaf) or node.dtype != "int64":
         return None
     if node.shape == () and type(value) is float:

@@ -38,14 +38,14 @@ from yogadl._core.spec import (
 )
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
-# Given a field's name, what records before have there, and a value: what to write, as text.
+# A function of a field's name, the structure that records before have there, and a value: advice, as text.
 Advise = Callable[[str, Node, Any], str]
 
 # One column per field: an array or a list made by `column_of`, or a stored column. The items are of type Any
 # because this module can't import the classes of stored columns.
 Columns = list[Any]
 
-# The most bytes of one field of one record. They lie together inside one LMDB value. The format stores their
+# The most bytes of one field of one record, which lie together inside one LMDB value. The format stores their
 # size in 32 bits, and LMDB does the same with the size of its value.
 MAX_LEAF_BYTES: Final = 2**31 - 2**20
 # The size of a chunk: large enough to keep the work per chunk small, small enough for memory.
@@ -120,7 +120,7 @@ def as_pickled(value: Any) -> Pickled:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a json value as its text; what is no json value stays as it is, and is refused later."""
+    """Return a json value as its text; any other value stays as it is, and is refused later."""
     if type(value) is JsonText:
         return value
     try:
@@ -145,7 +145,7 @@ def copier_of(
 
     Args:
         node: The structure of a record.
-        copiers_of_trees: What copies the values of dtypes that may be any tree.
+        copiers_of_trees: The functions that copy the values of dtypes that may be any tree.
     """
     if isinstance(node, Leaf):
         return copiers_of_trees.get(node.dtype, copy_if_mutable)
@@ -277,7 +277,7 @@ def _first_mismatch(node: DictNode | SequenceNode | NamedTupleNode, values: Sequ
 
 
 # Of a list: the dtype and shape of its array, with an empty dtype if that has no item; a shape of ``None`` if
-# it is plain, but no array. ``None`` of a list of anything else.
+# it is plain, but no array. A list of anything else has ``None``.
 Content = tuple[str, tuple[int, ...] | None] | None
 EMPTY_LIST: Final = ("", (0,))
 _TREE: Final = ("", None)
@@ -324,7 +324,7 @@ def dtype_of_numbers(kinds: set[type], values: Sequence[Any]) -> str:
 
 
 def joined_dtype(dtypes: set[str]) -> str | None:
-    """Return the dtype of lists of all these dtypes; ``None`` if there is none."""
+    """Return the dtype of lists of all these dtypes, or ``None`` if there is none."""
     if len(dtypes) <= 1:
         return next(iter(dtypes), "")
     return "float64" if dtypes == {"int64", "float64"} else None
@@ -403,7 +403,7 @@ def batch_column(leaf: Leaf, values: Sequence[Any]) -> NDArray[Any] | list[Any]:
         BadValueError: if a value is not of the leaf's dtype.
     """
     if leaf.dtype == JSON:
-        # Each is made anew: those of two records have no list or dict in common.
+        # Each is made anew: values of two records have no list or dict in common.
         return [decode(text.data) for text in _list_column(leaf, values)]
     column = column_of(leaf, values)
     if not len(column):
@@ -694,7 +694,7 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def _leaves(node: Node, declaration: Any, path: str) -> Iterator[Leaf | None]:
-    """Yield the declared leaf of each field below `node`, in order; None for a field without one."""
+    """Yield the declared leaf of each field below `node`, in order, or None for a field without one."""
     if isinstance(node, Leaf):
         if not isinstance(declaration, Leaf | None):
             raise ConfigurationError(

@@ -18,16 +18,16 @@ EMPTY: Final = "empty"
 
 @frozen
 class Forms:
-    """What is said about the values of records, which decides before the values do.
+    """The caller's statements about the values of records, which decide before the values do.
 
     Args:
         json: The names of fields that are json values.
         missing: By the names of fields, what comes in the place of a value that is ``None`` or not there;
             ``"empty"`` is an empty value of the field's kind.
-        like: What other records have at each place, or what the caller declares: a `Spec`, or a tree like the
+        like: The structure of other records, or one that the caller declares: a `Spec`, or a tree like the
             record's whose leaves are `Leaf`s.
         allow_pickle: Whether values without a stored form may be pickled.
-        spec: What the caller of a build declares, as a tree of `Leaf`s; `like` goes before it.
+        spec: The declaration of a build's caller, as a tree of `Leaf`s; `like` goes before it.
         continues: Whether `like` is that of a published version, which the records continue.
     """
 
@@ -62,7 +62,7 @@ class Forms:
 
     @property
     def fill(self) -> Callable[[Any], Any] | None:
-        """The function that fills in the missing values of a record; ``None`` if nothing is said of them."""
+        """The function that fills in a record's missing values, or ``None`` if nothing is said of them."""
         return self.filled if self.missing else None
 
     def filled(self, record: Any) -> Any:

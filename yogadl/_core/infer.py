@@ -88,7 +88,7 @@ def infer(
 
     Args:
         records: The first records, one at least.
-        forms: What is said about their values.
+        forms: The caller's statements about their values.
         numbers: Their numbers, for errors; by default they are counted from 0.
         lists_vary: Whether lists may have any length, also if those in the records have one.
         known: Given a field's name and a value, returns the leaf that the value is known to have.
@@ -223,7 +223,7 @@ class _Finder:
         contents = [content_of(value) for value in present if isinstance(value, list)]
         found = _array_of_all([content for content in contents if content != EMPTY_LIST], len(contents))
         if None in contents or (found is None and not all(map(is_plain, present))):
-            # Of arrays or objects; what else is not plain is refused by its path.
+            # Of arrays or objects; any other value that is not plain is refused by its path.
             if None in contents or len(set(map(len, present))) == 1:
                 return self._sequence(present, records, path, depth)
             return Leaf(JSON)
@@ -334,7 +334,7 @@ def size_of_record(value: Any, depth: int = 0) -> int:
 
 
 def _array_of_all(contents: list[Content], lists: int) -> Leaf | None:
-    """Return the leaf of lists that hold something; ``None`` if they are json values."""
+    """Return the leaf of lists that hold something, or ``None`` if they are json values."""
     dtype = joined_dtype({content[0] for content in contents if content is not None and content[0]})
     shapes = {content[1] for content in contents if content is not None}
     if not dtype or None in shapes or len({len(shape) for shape in shapes if shape is not None}) != 1:

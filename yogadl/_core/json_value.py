@@ -9,7 +9,7 @@ from yogadl._core.spec import BadValueError
 
 
 def _orjson_if_any() -> Any:
-    """Return the module orjson, which takes a third of the time of json; ``None`` if it is not installed."""
+    """Return the module orjson, which takes a third of json's time, or ``None`` if it is not installed."""
     try:
         import orjson
     except ImportError:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-# What may be secret in a text of others: the user part of a URL, up to the "@" before its host; the same
+# Possible secrets in a text of others: the user part of a URL, up to the "@" before its host; the same
 # where the scheme is left out, if it has a password; and what follows the first "?" or "#" of a URL.
 _USER: Final = r"(?<=//)[^/\s?#'\"]*@"
 _PASSWORD: Final = r"(?<![^\s(\['\"])[^\s/:@'\"]+:(?!//)[^\s@'\"]*@(?=[\w\[])"
@@ -39,14 +39,14 @@ def without_secrets(text: str) -> str:
     return re.sub(_QUERY, rf"\1?{_HIDDEN}", text) if "//" in text else text
 
 
-def masked(given: Any, *, quoted: bool = False, most: int = 300) -> str:  # whatever a caller gave
+def masked(given: Any, *, quoted: bool = False, most: int = 300) -> str:  # any value of a caller
     """Return a location, a pattern, options, or a list of these, as errors and logs show it.
 
     All messages show these by this function alone. A URL has no user, password or query, even if it
     is malformed; of options the names are shown, and no value; other objects are shown by their type.
 
     Args:
-        given: What the caller gave.
+        given: The value that the caller gave.
         quoted: Whether text is in quotes, as it is where it may be of any type.
         most: The most characters that are shown.
     """

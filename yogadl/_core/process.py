@@ -1,4 +1,4 @@
-"""What processes and threads have of their own: locks, values, the operation that they work for."""
+"""Objects that belong to one process or thread: locks, values, the operation that they work for."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar
 
-# Of the monotonic clock; None if the thread works for no operation.
+# Of the monotonic clock, or None if the thread works for no operation.
 _began_s: Final[ContextVar[float | None]] = ContextVar("yogadl_began_s", default=None)
 
 
@@ -21,7 +21,7 @@ def one_operation(began_s: float | None = None) -> Iterator[None]:
     of its cleaning up, and a batch for each of its ranges. The outermost block decides.
 
     Args:
-        began_s: When the operation began, of the monotonic clock; ``None`` for now.
+        began_s: When the operation began, of the monotonic clock, or ``None`` for now.
     """
     outer = _began_s.get()
     token = _began_s.set(outer or began_s or time.monotonic())

@@ -19,7 +19,7 @@ _LINE_EVERY_S: Final = 10.0
 def must_log(progress: bool | Progress | None) -> bool:
     """Return whether only the log can report progress.
 
-    That is so if the caller has not decided whether to show it, and there is no terminal to show it on.
+    True if the caller has not decided whether to show it, and there is no terminal to show it on.
     """
     return progress is None and not sys.stderr.isatty()
 

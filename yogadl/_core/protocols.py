@@ -28,9 +28,9 @@ READ: Final = "read"
 # One field of a batch: rows stacked in an array, or a list if the length varies.
 Column = NDArray[Any] | list[Any]
 Int64s = NDArray[np.int64]
-# What records are read by. Where each epoch draws them anew, an index also has the epoch's draw.
+# The indices that records are read by. Where each epoch draws them anew, an index also has the epoch's draw.
 Indices = Int64s
-# What users know records by: never with a draw.
+# The numbers that users know records by: never with a draw.
 Numbers = NewType("Numbers", Int64s)
 
 
@@ -166,7 +166,7 @@ class Memory(Protocol):
 
 
 class Stretches(NamedTuple):
-    """Which parts of the values of one field are announced, for a plan.
+    """The parts of one field's values that are announced, for a plan.
 
     Args:
         starts: The first byte of each.
@@ -189,7 +189,7 @@ class Announced(NamedTuple):
 
     Args:
         spared: The number of following records that need no announcement, as these were in memory.
-        held: What keeps the bytes.
+        held: The object that keeps the bytes.
     """
 
     spared: int = 0
@@ -247,7 +247,7 @@ class RandomAccess:
     """Records that can be read at any indices, as columns: a base, such as a cache, or a view of others.
 
     The stream layer uses no other interface to read records. A class of your own needs the attributes, a
-    length and `columns`. A subclass declares what it is besides; what it leaves out is as here, that of a
+    length and `columns`. A subclass declares what it is besides; the rest is as here, that of a
     base of plain records. Objects are safe to use from several threads at once, and picklable.
 
     Attributes:
@@ -288,7 +288,7 @@ class RandomAccess:
     def will_need(
         self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
     ) -> Announced:
-        """Announce that these records will be read soon; whoever reads them holds the handle until then.
+        """Announce that these records will be read soon; their reader holds the handle until then.
 
         Args:
             indices: The indices of the records.
@@ -305,13 +305,18 @@ class RandomAccess:
         return None
 
     @property
+    def group_ends(self) -> Indices | None:
+        """The record after the last one of each group that is read as a whole, if records lie in such."""
+        return None
+
+    @property
     def lineage(self) -> Lineage | None:
         """The dataset version that consists of these records, if there is one."""
         return None
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """What the user keeps with the version, or None, and the parent is asked."""
+        """The data that the user keeps with the version, or None, and the parent is asked."""
         return None
 
     @property
@@ -333,7 +338,7 @@ class RandomAccess:
 
     @property
     def parents(self) -> "Sequence[RandomAccess]":
-        """The records that these are a view of; none if they are no view."""
+        """The records that these are a view of; an empty sequence if they are no view."""
         return ()
 
     def over(self, *parents: Any, **_: Any) -> Any:  # a view of one parent takes that
@@ -427,7 +432,7 @@ class Stored(RandomAccess):
     def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
         """Return a store for the blocks of a stream that reads this many records an epoch.
 
-        ``None`` if all parts are on this machine.
+        If all parts are on this machine, return ``None``.
         """
         raise NotImplementedError
 
@@ -486,7 +491,7 @@ def locality_of(records: RandomAccess) -> Locality:
 
 
 def lineage_of(records: RandomAccess) -> Lineage | None:
-    """Return the dataset version whose records these are; None unless they are all records of one version."""
+    """Return the dataset version that all these records are of, or None if there is no such one."""
     views = (view for view in views_of(records) if view.lineage is not None)
     return next((view.lineage for view in views if view.fingerprint == records.fingerprint), None)
 

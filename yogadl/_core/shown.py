@@ -383,7 +383,7 @@ class ValueRenderer:
         return text(name), self.value(leaf, value, f"{name:.100} of record {index:,}")
 
     def value(self, leaf: Leaf, value: Any, what: str) -> str:
-        """Return a value as HTML; `what` describes it to those who don't see the image."""
+        """Return a value as HTML; the description `what` is for readers who don't see the image."""
         if leaf.dtype == OBJECT:
             return "pickled"
         if leaf.dtype == JSON:

@@ -61,7 +61,7 @@ class Leaf:
     Args:
         dtype: A numpy dtype or its name; or ``"bytes"``, ``"str"``, ``"json"`` (any tree of plain Python
             values), ``"object"`` (pickled).
-        shape: One number per dimension, ``None`` where it varies; ``None`` for an unknown rank.
+        shape: One number per dimension, ``None`` where it varies; an unknown rank is ``None``.
         ragged_rank: The number of ragged dimensions, for a field that was a ragged tensor of TensorFlow.
         row_splits: The dtype of a ragged tensor's row splits.
 
@@ -585,7 +585,7 @@ def _first(parts: Iterable[Any]) -> Any:
 
 
 def names_of_namedtuple(value: Any) -> tuple[str, ...] | None:
-    """Return the names of a namedtuple's fields; None for any other value."""
+    """Return the names of a namedtuple's fields, or None for any other value."""
     is_named = isinstance(value, tuple) and hasattr(value, "_fields")  # any class of the user's
     return tuple(value._fields) if is_named else None
 

@@ -74,6 +74,11 @@ class FileReader:
         head = bytes(self._window(first)[start:])
         return memoryview(head + bytes(self._window(last)[: length - len(head)]))
 
+    def tail(self, length: int) -> bytes:
+        """Return the last bytes of the file, without a window; fewer if it is shorter."""
+        length = min(length, self.size_bytes)
+        return bytes(self._fetch(self.size_bytes - length, length))
+
     def array(self, position: int, dtype: str, count: int) -> NDArray[Any]:
         """Return this many numbers from a position on.
 
@@ -124,6 +129,10 @@ class Places:
 Batch = Sequence[Places | Column]
 
 
+# Calls a function with the readers of some files.
+LookAt = Callable[[Callable[[FileReader], Any], Sequence[ForeignFile]], Iterator[Any]]
+
+
 class Format(Protocol):
     """Finds the records in files of one format. Immutable and picklable.
 
@@ -162,8 +171,32 @@ class Format(Protocol):
         """Return whether a file beside the index is one that its writer computed of the others."""
         return False
 
+    def check_together(self, addresses: Sequence[str]) -> None:
+        """Refuse files that one pattern means, but that are no records of one version.
+
+        Raises:
+            ConfigurationError: if they are not.
+        """
+        return
+
     def of_first_file(self, reader: FileReader) -> "Format":
         """Return the format with the fields of all files, which the first one decides if the user did not."""
+
+    def of_files(self, files: Sequence[ForeignFile], each: LookAt) -> "Format":
+        """Return the format with the fields of all files.
+
+        Args:
+            files: The files, one at least.
+            each: Calls a function with the reader of each of some files, of several at a time if that is
+                faster, and yields the results in order.
+        """
+        found: Format = next(each(self.of_first_file, files[:1]))
+        return found
+
+    @property
+    def decoded(self) -> Any:
+        """The rows that are decoded from the records, if these are groups of rows: see `DecodedRows`."""
+        return None
 
     def with_spec(self, spec: Spec) -> "Format | None":
         """Return what `of_first_file` has returned for a version with this spec; None if that is not known.

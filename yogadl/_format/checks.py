@@ -24,7 +24,7 @@ _KINDS: tuple[BlockKind, BlockKind] = ("rows", "heap")
 
 
 class Checksums:
-    """The checksums of a cache's blocks; those of a part are loaded at its first use.
+    """The checksums of a cache's blocks, loaded for each part at its first use.
 
     A block has a number: the blocks of the first field's rows come first, in the order of the parts, then
     those of its heap, then the next field's. Safe to use from several threads, and after a fork: at worst the

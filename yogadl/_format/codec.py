@@ -115,7 +115,7 @@ def described(codec: Codec) -> Any:
 
 
 def recorded_codecs(document: object, names: Iterable[str]) -> dict[str, str | Zstd]:
-    """Return the codec of each field that a value of `described` has one for; such values may be damaged."""
+    """Return the codec of each field that a value of `described`, which may be damaged, has one for."""
     whole = _from_described(document)
     by_field = document if isinstance(document, dict) and whole is None else {}
     found = {name: whole or _from_described(by_field.get(name)) for name in names}
@@ -268,7 +268,7 @@ class Decoder:
 
 
 class Decoders:
-    """What decodes the values of a cache, made at the first use, by the number of the dictionary; -1: none.
+    """The decoders of a cache's values, made at their first use, by the number of the dictionary or -1.
 
     Args:
         names: The names of the dictionaries.

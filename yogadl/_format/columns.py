@@ -122,7 +122,7 @@ def hash_values(
         data: The bytes.
         lengths: The bytes of each value.
         shapes: Rank and sizes of each value, a row each.
-        starts: Where each value begins in `data`; None if they lie back to back.
+        starts: Where each value begins in `data`, or None if they lie back to back.
     """
     from xxhash import xxh3_64_intdigest
 
@@ -329,7 +329,7 @@ class ForeignValues:
         position: Where the block begins in the file.
         length: The bytes of the block.
         checksum: The checksum of the block; 0 if it was not read.
-        data: The bytes of the block; none if it was not read.
+        data: The bytes of the block, or no bytes if it was not read.
         starts: Where each value begins in the block.
         lengths: The bytes of each value.
         shapes: As of `HeapValues`.

@@ -101,7 +101,7 @@ class ValueBytes(NamedTuple):
     """Where the values of some rows lie.
 
     Args:
-        files: The number of each value's file, if they are read; ``None`` if they are mapped.
+        files: The number of each value's file if they are read, or ``None`` if they are mapped.
         starts: The position of each in its file; or in the window.
         lengths: The bytes of each.
     """
@@ -221,7 +221,7 @@ class FixedField:
     def _view_indices(self, rows: StoredRows) -> Int64s | None:
         """Return the rows' indices in the window's view of rows of this size.
 
-        None if not all parts are mapped, or the blocks of all parts can't be numbered as one part's.
+        Return None if not all parts are mapped, or the blocks of all parts can't be numbered as one part's.
         """
         window = rows.window
         if self._positions is None or not (window.all_mapped or window.map_few()):
@@ -233,7 +233,7 @@ class FixedField:
         return where
 
     def span(self, rows: StoredRows, least_bytes: int) -> ValueBytes | None:
-        """Return where these rows lie; None for rows below `least_bytes`."""
+        """Return where these rows lie, or None for rows below `least_bytes`."""
         if self._row_bytes < least_bytes:
             return None
         where = self._view_indices(rows)
@@ -293,7 +293,7 @@ class VaryingField:
             self._has_foreign = bool(field.are_foreign.any())
             self._heap_bytes = int(field.heap_length.sum())
             self._value_bytes = int(field.value_bytes().sum())
-            # Decoded values of which the last call of `stretches` returned no end, by record.
+            # DecodedRows values of which the last call of `stretches` returned no end, by record.
             self._kept: dict[int, bytes] = {}
 
     def empty(self) -> list[Any]:

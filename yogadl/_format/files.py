@@ -21,6 +21,8 @@ from yogadl.errors import CacheFormatError, StorageError
 
 # The container of a version that has foreign files.
 FOREIGN: Final = "foreign-1"
+# The container of a version whose foreign files are of Parquet: its parts hold where row groups lie.
+PARQUET: Final = "parquet-1"
 # The most bytes of an address and of a tag.
 _MOST_TEXT_BYTES: Final = 4096
 MAX_FOREIGN_BYTES: Final = 2**46  # of all foreign files of a version, as of all its parts

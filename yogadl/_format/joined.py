@@ -27,7 +27,7 @@ class JoinedFields:
         leaves: The leaves of all fields.
         windows: The window of each cache, to which its parts are mapped.
         records: The number of records of each cache.
-        blocks: For each cache, the blocks of each field in its window; None for a field without such blocks.
+        blocks: For each cache, the blocks of each field in its window, or None for a field without.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ def read_selection(content: bytes, what: str) -> Selection:
 
 
 def _parse_indices(array: Any, records: int) -> Indices | None:  # an array of one of the three dtypes
-    """Return the indices in an array of indices or bits; ``None`` if it does not fit this many records."""
+    """Return the indices in an array of indices or bits, or ``None`` if it does not fit this many records."""
     if array.ndim != 1:
         return None
     if array.dtype == np.uint8:

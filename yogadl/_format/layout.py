@@ -83,13 +83,13 @@ class FieldIndex:
         rows_per_block: The number of rows in each block but the last.
         elements: The total number of elements that the values have along their first axis.
         rows: The blocks of rows.
-        heap: The blocks of the heap; none for fixed rows.
+        heap: The blocks of the heap, or no blocks for fixed rows.
         heap_first_record: The first record of each heap block.
         heap_first_element: The number of elements of this part before each heap block.
         codec: How the values in the heap are stored.
         dictionary: The name of the dictionary that they need, if any.
         raw_bytes: The bytes of all of these values, if they have a codec or are foreign.
-        heap_file: The number of the foreign file that each heap block lies in; none if they lie in the part.
+        heap_file: The number of the foreign file of each heap block; no numbers if all lie in the part.
     """
 
     stored: Literal["fixed", "varying"]

@@ -10,7 +10,7 @@ from yogadl._core.key import DatasetKey, is_version
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import JSON, OBJECT, Spec
 from yogadl._format.codec import CODECS, RAW
-from yogadl._format.files import FOREIGN
+from yogadl._format.files import FOREIGN, PARQUET
 from yogadl._format.table import (
     CONTAINER,
     CONTAINERS,
@@ -44,6 +44,41 @@ _SMALL_BYTES: Final = 2**16  # larger items of provenance are left out of a mani
 
 
 @frozen
+class DecodedRows:
+    """The rows that are decoded from a version's stored records, each of which is a group of rows.
+
+    Args:
+        spec: The structure of a row.
+        records: The number of rows.
+        form: How a group is decoded, in plain JSON.
+    """
+
+    spec: Spec
+    records: int
+    form: dict[str, Any]
+
+    def fingerprint_over(self, groups: str) -> str:
+        """Return the fingerprint of the rows, given that of the groups, which says where they lie."""
+        text = json.dumps([groups, self.spec.to_json(), self.form], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@frozen
+class Groups:
+    """The groups of rows that a version's parts hold in the place of its records.
+
+    Args:
+        records: The number of groups.
+        spec: The structure of a group: where its columns lie, and what is known of it.
+        form: How a group is decoded, in plain JSON.
+    """
+
+    records: int
+    spec: Spec
+    form: dict[str, Any]
+
+
+@frozen
 class Manifest:
     """The description of one published dataset version. Immutable; its bytes are its identity.
 
@@ -65,6 +100,7 @@ class Manifest:
         container: The form in which the values lie.
         aliases: Other fingerprints of the same records, which cursors may have.
         is_weak: Whether the fingerprint is of places in foreign files, which were not read.
+        groups: The groups that the parts hold, if the records are rows of these.
     """
 
     key: DatasetKey
@@ -84,6 +120,20 @@ class Manifest:
     container: str = CONTAINER
     aliases: tuple[str, ...] = ()
     is_weak: bool = False
+    groups: Groups | None = None
+
+    @property
+    def decoded(self) -> DecodedRows | None:
+        """The rows, if the parts hold groups of these."""
+        return None if self.groups is None else DecodedRows(self.spec, self.records, self.groups.form)
+
+    @property
+    def stored(self) -> "Manifest":
+        """The manifest of what the parts hold, as if groups of rows were records."""
+        groups = self.groups
+        if groups is None:
+            return self
+        return replace(self, spec=groups.spec, records=groups.records, container=FOREIGN, groups=None)
 
     @property
     def needs(self) -> list[str]:
@@ -94,7 +144,7 @@ class Manifest:
     @property
     def is_adopted(self) -> bool:
         """Whether values lie in foreign files."""
-        return self.container == FOREIGN
+        return self.container in (FOREIGN, PARQUET)
 
     @property
     def has_own_texts(self) -> bool:
@@ -103,6 +153,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the manifest's file."""
+        stored = self.stored
         document = {
             "format": FORMAT_VERSION,
             "needs": self.needs,
@@ -111,7 +162,7 @@ class Manifest:
             "records": self.records,
             "fingerprint": self.fingerprint,
             "spec": self.spec.to_json(),
-            "codec": list(self.codecs) or [RAW] * len(self.spec.fields),
+            "codec": list(self.codecs) or [RAW] * len(stored.spec.fields),
             "table": {"container": self.container, "sha256": self.table_sha256, "bytes": self.table_bytes},
             "bytes": self.size_bytes,
             "parts": self.parts,
@@ -127,6 +178,10 @@ class Manifest:
             document["weak"] = True
         if self.aliases:
             document["aliases"] = list(self.aliases)
+        if self.groups is not None:
+            document["groups"] = {
+                "records": stored.records, "spec": stored.spec.to_json(), "form": self.groups.form
+            }  # fmt: skip
         return json.dumps(document, indent=1).encode()
 
 
@@ -253,7 +308,7 @@ def _unknown_features(document: dict[str, Any], where: str) -> list[str]:
         )
     unknown = set(map(str, needs)) - KNOWN_NEEDS
     unknown |= set(map(str, codecs)) - set(CODECS)
-    unknown |= {str(table.get("container"))} - set(CONTAINERS)
+    unknown |= {str(table.get("container"))} - {*CONTAINERS, PARQUET}
     return sorted(unknown)
 
 
@@ -278,6 +333,7 @@ def _from_document(document: dict[str, Any], key: DatasetKey, where: str) -> Man
             container=table["container"],
             aliases=tuple(document.get("aliases", ())),
             is_weak=document.get("weak", False),
+            groups=_parse_groups(document.get("groups"), table["container"]),
         )
     except (KeyError, TypeError, CacheFormatError) as error:
         problem = f"{error}" if isinstance(error, CacheFormatError) else f"{error!r:.200}"
@@ -315,6 +371,17 @@ def _parse_earlier(document: dict[str, Any]) -> Earlier:
     return earlier
 
 
+def _parse_groups(document: Any, container: Any) -> Groups | None:
+    """Return the entry of the manifest for groups of rows, which a version of that container has."""
+    if container != PARQUET:
+        return None
+    groups = Groups(document["records"], Spec.from_json(document["spec"]), document["form"])
+    numbers: tuple[object, ...] = (groups.records, groups.form)
+    if type(numbers[0]) is not int or type(numbers[1]) is not dict:
+        raise TypeError(f"not the groups of a version: {document!r:.100}")
+    return groups
+
+
 def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
     """Return whether every value has the right type: names become paths, and sizes allocations."""
     table_name: object = manifest.table_sha256
@@ -335,22 +402,25 @@ def _has_valid_types(manifest: Manifest, document: dict[str, Any]) -> bool:
         and type(is_weak) is bool
         and isinstance(document["token"], str)
         and (type(created) is float or (type(created) is int and abs(created) < 2**63))
-        and len(document["codec"]) == len(manifest.spec.fields) > 0
+        and len(document["codec"]) == len(manifest.stored.spec.fields) > 0
+        and len(manifest.spec.fields) > 0
     )
 
 
 def _has_possible_sizes(manifest: Manifest) -> bool:
     """Return whether the numbers are possible for a cache: each part has at least one record and one page."""
-    numbers = (manifest.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
+    stored = manifest.stored
+    numbers = (manifest.records, stored.records, manifest.table_bytes, manifest.size_bytes, manifest.parts)
     return (
         all(type(number) is int and number >= 0 for number in numbers)
         and manifest.records < MAX_RECORDS
         and all(0 <= version.records <= manifest.records for version in manifest.earlier)
         and manifest.size_bytes < MAX_CACHE_BYTES
-        and manifest.parts <= min(manifest.records, manifest.size_bytes // LEAST_PAGE_BYTES)
+        and stored.records <= manifest.records
+        and manifest.parts <= min(stored.records, manifest.size_bytes // LEAST_PAGE_BYTES)
         and manifest.table_bytes
         <= most_table_bytes(
-            len(manifest.spec.fields),
+            len(stored.spec.fields),
             manifest.parts,
             manifest.size_bytes,
             is_foreign=manifest.is_adopted,

@@ -127,7 +127,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 _LARGE_ROW_BYTES: Final = 1024
-# The bytes put between two commits: they stay in memory until the commit writes them out at once. The page
+# The bytes put between two commits, which stay in memory until the commit writes them out at once. The page
 # cache keeps a large write in pages of 2 MiB if it can, which makes gathering 3 KB rows a tenth faster
 # (benchmarks/gather.py). A small commit is written while its data is in the processor's cache, which makes
 # building small rows a third faster (benchmarks/build.py).
@@ -241,7 +241,7 @@ class PartWriter:
 
     @property
     def are_foreign(self) -> list[bool | None]:
-        """Whether the values of each field lie in foreign files; ``None`` if it has none yet."""
+        """Whether the values of each field lie in foreign files, or ``None`` if it has no values yet."""
         return [field.is_foreign for field in self._fields]
 
     def write(self, columns: Sequence[StoredColumn], count: int, hashed: Future[RunHash]) -> int:

@@ -202,6 +202,20 @@ class Reader:
         """Return the bytes of an element of a field's values, of which only the first axis varies."""
         return self._varying_field(number).item_bytes
 
+    @property
+    def stored(self) -> "Reader":
+        """The reader of what the parts hold."""
+        return self
+
+    def planner(self, planner: Any) -> Any:
+        """Return the planner that counts this reader's requests, given one that counts those of ranges."""
+        return planner
+
+    @property
+    def group_ends(self) -> Int64s | None:
+        """The record after the last one of each group that is read as a whole, if records lie in such."""
+        return None
+
     def _varying_field(self, number: int) -> VaryingField:
         field = self.fields[number]
         assert isinstance(field, VaryingField)

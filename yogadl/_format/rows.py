@@ -66,8 +66,8 @@ class AddressRange:
     Args:
         sizes: The size of each part.
         open_file: Opens the file of a part, after a check of its size, and returns the descriptor.
-        are_away: For each part, whether it has no file here yet; such a part must not be mapped. None if all
-            have files.
+        are_away: For each part, whether it has no file here yet and must not be mapped, or None if all have
+            files.
 
     Raises:
         CacheFormatError: if the sizes are negative, or larger together than any address space.
@@ -236,12 +236,12 @@ _REMAP_CACHE_BYTES: Final = 16 * 2**30
 
 # Ranges of a field with rows up to this size are read as whole pages, which are kept, if all such fields of
 # the cache together take no more than KEPT_BYTES: otherwise each record would cost a request for its label.
-# So are those of a heap whose values have this size on average.
+# A heap whose values have this size on average is read in the same way.
 KEPT_ROW_BYTES: Final = 1024
 KEPT_BYTES: Final = 64 * 2**20
 # Values that are read, not mapped, and lie so close together are read by one call: the bytes between them
-# take less time than a call. Larger ones are read alone, since those read together are copied once more. What
-# is read together lies in one stretch of this size, so that it takes little memory.
+# take less time than a call. Larger ones are read alone, since those read together are copied once more.
+# Values read together lie in one stretch of this size, so that they take little memory.
 _READ_GAP_BYTES: Final = 4096
 _JOINED_VALUE_BYTES: Final = 16 * 1024
 _STRETCH_BYTES: Final = 2**20
@@ -285,7 +285,7 @@ class Parts:
 
     @cached_property
     def decoders(self) -> Decoders:
-        """What decodes compressed values."""
+        """The decoders of compressed values."""
         return Decoders(self.table.dictionaries, self._files.dictionary)
 
     def rows(self, indices: Int64s, held: HeldRows | None = None) -> "StoredRows":
@@ -302,7 +302,7 @@ class Parts:
         return parts, indices - first[parts]
 
     def are_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
-        """Return whether each of these parts is away from this machine; ``None`` if none is."""
+        """Return whether each of these parts is away from this machine, or ``None`` if no part is."""
         if self.away is None:
             return None
         found: NDArray[np.bool_] = self.away.are_away[parts]
@@ -365,7 +365,7 @@ class Parts:
     def _read_files(
         self, files: list[FileId], cuts: list[int], starts: list[int], lengths: list[int]
     ) -> list[bytes]:
-        """Read ranges of files; those of each file lie between two of the cuts."""
+        """Read ranges of files; the ranges of a file lie between two of the cuts."""
         pieces: list[bytes] = []
         for file, (first, end) in zip(files, itertools.pairwise(cuts), strict=True):
             pieces += self._read_file(file, starts[first:end], lengths[first:end])
@@ -386,7 +386,7 @@ class Parts:
         if not is_same:
             self._held_open.pop(file, None)
             raise opened.problem()
-        if sum(map(len, pieces)) != sum(lengths):  # none is longer than was asked for
+        if sum(map(len, pieces)) != sum(lengths):  # no piece is longer than was asked for
             raise CacheFormatError(
                 f"{self.name(file)} ended early: it was truncated; build the dataset again, or restore the "
                 "file"
@@ -431,7 +431,7 @@ class Parts:
         return self.table.files[file].label
 
     def are_records_away(self, parts: Int64s) -> NDArray[np.bool_] | None:
-        """Return whether records of these parts may need bytes that are away; ``None`` if none does."""
+        """Return whether records of these parts may need bytes that are away, or ``None`` if none may."""
         if self.away is not None and self.away.are_away[self._addressed].any():
             return np.ones(len(parts), bool)
         return self.are_away(parts)
@@ -579,7 +579,7 @@ class StoredRows:
     ) -> Iterable[Any]:
         """Return the bytes at these positions of parts' or foreign files, a buffer each.
 
-        Those of mapped files are valid only as long as the window.
+        Bytes of mapped files are valid only as long as the window.
         """
         self._map(parts)
         is_mapped = self._are_mapped(parts)

@@ -133,7 +133,7 @@ class FieldTable:
     heap_first_record: Int64s
     heap_first_element: Int64s
     codec: Int64s  # the number of the codec, as in `CODECS`
-    dictionary: Int64s  # the number of the dictionary; -1: none
+    dictionary: Int64s  # the number of the dictionary, or -1 without one
     raw_bytes: Int64s  # the bytes of all values, if they have a codec or are foreign
     heap_file: Int64s  # one for each heap block: the number of the foreign file that it lies in; -1: the part
 
@@ -455,9 +455,9 @@ class PartTable:
         )
 
 
-# What only a field with a codec has: arrays of a table that has any, facts of an index.
+# Only a field with a codec has these: arrays of a table that has any, facts of an index.
 OF_CODECS: Final = ("codec", "dictionary", "raw_bytes")
-_HEAP_FILE: Final = "heap_file"  # what only a table with foreign files has
+_HEAP_FILE: Final = "heap_file"  # only a table with foreign files has it
 
 
 def _without_codec(parts: int) -> dict[str, Int64s]:

@@ -77,7 +77,7 @@ class CacheWriter:
     Args:
         folder: The folder of unfinished parts; on the file system of the finished ones.
         spec: The spec of the records as far as it is known; `write` widens it.
-        part_bytes: The most bytes of a part; ``None`` lets the limit grow with the build, up to 1 GiB.
+        part_bytes: The most bytes of a part; if ``None``, the limit grows with the build, up to 1 GiB.
         on_sealed: Called, from another thread but in order, with the path of each sealed part, whose ``.idx``
             lies beside it, with the sealed part, and with the spec of the records up to its end.
         first_record: The number of records of this source that are already sealed.
@@ -159,7 +159,7 @@ class CacheWriter:
             # The current part keeps its spec: each part decides how a field is stored.
             self._end_part()
             self.spec = self.spec.with_leaves(leaves)
-        if any(isinstance(column, ForeignValues) for column in stored):  # which are not held, nor joined
+        if any(isinstance(column, ForeignValues) for column in stored):  # not held, nor joined
             self._release()
         if self._held is None:
             self._write_stored(stored, len(stored[0]) if stored else 0)

@@ -1,9 +1,16 @@
 """The parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
-from typing import ClassVar
+from typing import ClassVar, Final, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._order.keys import check_count
+
+# The size of blocks that are groups of records, as the data has them.
+GROUPS: Final = "groups"
+_LANES: Final = 7680
 
 
 @frozen
@@ -16,23 +23,49 @@ class Blocks:
     lanes: then only one shard needs a block, and only during one window. Records that fill no window (all
     of them, if there are fewer than ``records * window * lanes``) are shuffled globally.
 
+    With ``records="groups"`` the blocks are the row groups of Parquet files, whatever their sizes. Lanes are
+    then equal shares of all records; a group at a border of two is read by both.
+
     Args:
-        records: Records in a block; choose it so that a block is about 1 MB.
+        records: Records in a block; choose it so that a block is about 1 MB. ``"groups"``: those of the row
+            groups of a version that was adopted from Parquet files.
         window: Blocks that a lane mixes at a time. A larger window shuffles better, and takes more memory.
-        lanes: The number of lanes; choose a multiple of the number of shards. The default has many
-            divisors.
+        lanes: The number of lanes; choose a multiple of the number of shards. The default is 7,680, which
+            has many divisors; with ``"groups"`` it is 1.
 
     Raises:
         ConfigurationError: If a parameter is not an integer, or less than 1.
     """
 
-    records: int
+    records: int | Literal["groups"]
     window: int
-    lanes: int = 7680
+    lanes: int = cast("int", None)  # stands for the default
 
     def __post_init__(self) -> None:
-        for name in ("records", "window", "lanes"):
+        if cast("int | None", self.lanes) is None:
+            object.__setattr__(self, "lanes", 1 if self.records == GROUPS else _LANES)
+        names = ("window", "lanes") if self.records == GROUPS else ("records", "window", "lanes")
+        for name in names:
             object.__setattr__(self, name, check_count(f"Blocks: {name}", getattr(self, name)))
+
+    @property
+    def size(self) -> int:
+        """The number of records in a block, if that is a number."""
+        assert self.records != GROUPS
+        return self.records
+
+
+class BlocksOfGroups:
+    """A shuffle of groups of neighbouring records: `Blocks` with ``records="groups"``, and the groups.
+
+    Args:
+        blocks: Window and lanes.
+        ends: The record after the last one of each group.
+    """
+
+    def __init__(self, blocks: Blocks, ends: NDArray[np.int64]) -> None:
+        self.blocks = blocks
+        self.ends = ends
 
 
 @frozen
@@ -41,7 +74,7 @@ class Drawn:
 
     Args:
         shuffle: The shuffle of the records.
-        total: The number of records that indices count; 0: that of the order.
+        total: The number of records that indices count; 0 is the order's own.
         steps: The number of steps that the records begin with, and how many records each has; steps are
             shuffled as they are. The other records come after them.
     """
@@ -57,7 +90,7 @@ class Mixture:
 
     Args:
         lengths: The number of records of each parent, at least 1.
-        weights: The proportions of the parents; none less than 1 in 4,096 of their sum.
+        weights: The proportions of the parents, each at least 1 in 4,096 of their sum.
         at_end: The action when a parent has no more records: "stop" or "repeat".
         seed: The seed that decides at which positions each parent's records come.
         shuffle: The shuffle of each parent.

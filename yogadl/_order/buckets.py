@@ -1,13 +1,16 @@
-"""Plan batches of records of like length, and find the records of a batch in an epoch.
+"""Plan batches of records of like length or of one value, and find the records of a batch in an epoch.
 
-A class is the records whose lengths lie between two limits. Its batches have as many records as the budget
-of values allows if each is as long as the class's longest. The records that fill no batch go to the next
-class, of longer ones; so an epoch has one short batch, that of the longest class. There is one more for each
-class of records so long that what is left over would fill more than two of its batches. A record over the
-budget is a batch alone.
+Of lengths, a class is the records whose lengths lie between two limits. Its batches have as many records as
+the budget of values allows if each is as long as the class's longest. The records that fill no batch go to
+the next class, of longer ones, so an epoch has one short batch, of the longest class. There is one more
+for each class of records so long that what is left over would fill more than two of its batches. A record
+over the budget is a batch alone.
 
-A pool is the records that the batches of a class are drawn from: what the class before left, then its own.
-It is permuted anew in each epoch, by a key of its own. So the number of batches and of records in each is
+Of values, a class is the records of one value, of which none goes to another: the last batch of each is
+short.
+
+A pool is the records that the batches of a class are drawn from: the rest of the class before, then its own.
+It is permuted anew in each epoch, by a key of its own. The number of batches and of records in each is
 constant, each record comes once in an epoch, and any batch can be computed without the others.
 
 The classes are part of the order: the same lengths and arguments make the same ones for ever.
@@ -39,8 +42,10 @@ from yogadl.errors import ConfigurationError
 
 BUCKET_TAG: Final = int.from_bytes(b"bucket-1", "big")
 MOST_CLASSES: Final = 1024
+MOST_GROUPS: Final = 1 << 16  # so that the number of a value fits into 16 bits
 PADDING: Final = 0.03
 _MAGIC: Final = b"bucket1\n"
+_GROUPS_MAGIC: Final = b"groups1\n"
 _BINS: Final = 1 << 20  # of the histogram; longer lengths are rounded up to a multiple
 _LIMITS: Final = 512  # as many limits are all tried
 _BATCHES_OF_CLASS: Final = 4  # at least, on average: else hardly any two records could share a batch
@@ -54,11 +59,11 @@ class Bucketed(NamedTuple):
 
     offsets: Integers
     records: Integers
-    longest: Integers  # of the class of each batch: no record of it is longer
+    longest: Integers  # of the class of each batch: no record of it is longer; 0 if no length counts
 
 
 class _ClassLayout(NamedTuple):
-    """What follows from the classes: an entry for each, and one for the records that are over the budget."""
+    """The consequences of the classes: an entry for each, and one for the records over the budget."""
 
     batch_records: Integers
     larger: Integers  # how many of the batches have one record more
@@ -77,31 +82,109 @@ class _ClassLayout(NamedTuple):
         return np.minimum(first, self.pools[which])
 
 
-class BucketPlan:
+class BatchPlan:
     """The batches of a dataset, and their records in any epoch. Immutable, so threads may share it.
 
-    A plan is made by `make`, or opened from bytes by `from_buffer`; then its arrays are views of these bytes.
-    `padded_tokens` are the values of all batches if each record is padded to the longest of its class.
-    With `ranks`, the number of batches is a multiple of it, unless there are too few records. The first
-    `steps_of_one_class` times `ranks` batches are steps of `ranks` batches of one class, one after the other.
+    A subclass says which classes there are, and how its bytes begin. With `ranks`, the number of batches is a
+    multiple of it, unless there are too few records. The first `steps_of_one_class` times `ranks` batches are
+    steps of `ranks` batches of one class, one after the other.
     """
 
-    def __init__(self, integers: list[int], arrays: list[NDArray[Any]]) -> None:
+    magic: bytes
+
+    def __init__(
+        self,
+        integers: list[int],
+        arrays: list[NDArray[Any]],
+        layout: _ClassLayout,
+        members: Integers,
+        ranks: int,
+    ) -> None:
         self._integers, self._arrays = integers, arrays
-        self.budget, self.max_records, self.ranks, self.records, self.tokens = integers[:5]
-        self.longest, members, self._alone, self._numbers = arrays
-        self._begins = offsets_of(np.append(members, len(self._alone)))
-        layout = _lay_out(self.longest, members, len(self._alone), self.budget, self.max_records)
-        self._layout = layout = _in_steps(layout, self.ranks)
+        self._numbers, self.ranks = arrays[-1], ranks
+        self.records = len(self._numbers)
+        self._begins = offsets_of(members)
+        self._layout = layout = _in_steps(layout, ranks)
         pools = np.maximum(layout.pools, 1)  # one that is empty has no batch
         self._ranges = make_ranges(pools, np.arange(len(pools), dtype=np.uint64))
-        in_steps = layout.batches // self.ranks * self.ranks
+        in_steps = layout.batches // ranks * ranks
         counts = np.concatenate([in_steps, layout.batches - in_steps])
         self._first_batches = offsets_of(counts)
         self._first_within = np.concatenate([np.zeros_like(in_steps), in_steps])
         self.batches_per_epoch = int(self._first_batches[-1])
-        self.steps_of_one_class = int(in_steps.sum()) // self.ranks
-        self.padded_tokens = _padded(self.longest, layout) + int(self._alone.sum())
+        self.steps_of_one_class = int(in_steps.sum()) // ranks
+
+    def to_bytes(self) -> bytes:
+        """Return the plan as bytes, for `from_buffer`; about 4 a record."""
+        return b"".join(kept(self.magic, self._integers, self._arrays))
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the same bytes to a file, without a copy of them in memory."""
+        for piece in kept(self.magic, self._integers, self._arrays):
+            file.write(piece)
+
+    def batches(self, numbers: NDArray[np.int64], seed: int, epoch: int) -> Bucketed:
+        """Return the records of batches in an epoch, those of each batch in a random order.
+
+        Args:
+            numbers: The numbers of the batches, in any order, in one dimension.
+            seed: Any integer.
+            epoch: The epoch, from 0.
+
+        Raises:
+            IndexError: If there is no such batch.
+            CacheFormatError: If the plan is damaged.
+        """
+        flat = check_within(numbers, self.batches_per_epoch, "batch")
+        layout = self._layout
+        segment = np.searchsorted(self._first_batches, flat, side="right") - 1
+        within = flat - self._first_batches[segment] + self._first_within[segment]
+        which = segment % len(layout.pools)
+        first = layout.first(which, within)
+        counts = layout.first(which, within + 1) - first
+        places = self._draw(
+            ramps(first, counts), np.repeat(which, counts), derive_key(BUCKET_TAG, seed, epoch)
+        )
+        records = self._numbers[places].astype(np.int64)
+        if records.size and not 0 <= int(records.min()) <= int(records.max()) < self.records:
+            raise damaged("it has records that the dataset has not")
+        offsets = offsets_of(counts)
+        return Bucketed(offsets, records, self._longest_of(which, places[offsets[:-1]]))
+
+    def _longest_of(self, which: Integers, first_places: Integers) -> Integers:
+        """Return the longest length of batches, given their classes and the place of the first record."""
+        return np.zeros_like(which)
+
+    def _draw(self, members: Integers, which: Integers, state: int) -> Integers:
+        """Return the places of members of pools; one that the class before left is a member of its pool."""
+        layout = self._layout
+        places = np.empty(members.size, np.int64)
+        open_ones = np.arange(members.size)
+        while open_ones.size:
+            drawn = permute_each(members, which, self._ranges, state) - layout.carried[which]
+            own = drawn >= 0
+            places[open_ones[own]] = drawn[own] + self._begins[which[own]]
+            open_ones, which = open_ones[~own], which[~own] - 1
+            # The last ones of a pool go to the next class, whose pool has them first.
+            members = drawn[~own] + layout.pools[which]
+        return places
+
+
+class BucketPlan(BatchPlan):
+    """The batches of records of like length.
+
+    A plan is made by `make`, or opened from bytes by `from_buffer`; then its arrays are views of these bytes.
+    `padded_tokens` are the values of all batches if each record is padded to the longest of its class.
+    """
+
+    magic = _MAGIC
+
+    def __init__(self, integers: list[int], arrays: list[NDArray[Any]]) -> None:
+        self.budget, self.max_records, ranks, _, self.tokens = integers[:5]
+        self.longest, members, self._alone, _ = arrays
+        layout = _lay_out(self.longest, members, len(self._alone), self.budget, self.max_records)
+        super().__init__(integers, arrays, layout, np.append(members, len(self._alone)), ranks)
+        self.padded_tokens = _padded(self.longest, self._layout) + int(self._alone.sum())
 
     @property
     def padding(self) -> float:
@@ -125,7 +208,7 @@ class BucketPlan:
             lengths: The length of each record; any array of integers, which may be mapped.
             tokens: The budget of a batch.
             max_records: The most records of a batch.
-            long: What to do with a record over the budget: make it a batch alone, or raise an error.
+            long: The action for a record over the budget: make it a batch alone, or raise an error.
             classes: The most classes; each is a shape. By default as few as pad at most 3 %, or if no
                 number does, the one that pads least of those that leave a class some batches.
             ranks: How many batches make a step, which is of one class if possible; the number of batches is a
@@ -158,15 +241,6 @@ class BucketPlan:
         ]
         return cls(integers, [longest, members, alone, numbers])
 
-    def to_bytes(self) -> bytes:
-        """Return the plan as bytes, for `from_buffer`; about 4 a record."""
-        return b"".join(kept(_MAGIC, self._integers, self._arrays))
-
-    def write(self, file: BinaryIO) -> None:
-        """Write the same bytes to a file, without a copy of them in memory."""
-        for piece in kept(_MAGIC, self._integers, self._arrays):
-            file.write(piece)
-
     @classmethod
     def from_buffer(cls, buffer: Any) -> "BucketPlan":
         """Open a plan in bytes, or in a mapped file, of which it reads the classes alone.
@@ -194,50 +268,71 @@ class BucketPlan:
             raise damaged("its counts contradict each other")
         return cls(integers, arrays)
 
-    def batches(self, numbers: NDArray[np.int64], seed: int, epoch: int) -> Bucketed:
-        """Return the records of batches in an epoch, those of each batch in a random order.
+    def _longest_of(self, which: Integers, first_places: Integers) -> Integers:
+        classes = len(self.longest)
+        longest: Integers = np.append(self.longest, 0)[which]
+        alone = np.flatnonzero(which == classes)
+        longest[alone] = self._alone[first_places[alone] - self._begins[classes]]
+        return longest
+
+
+class GroupPlan(BatchPlan):
+    """The batches of records of one value. A value is known by its number, from 0.
+
+    A plan is made by `make`, or opened from bytes by `from_buffer`; then its arrays are views of these bytes.
+    """
+
+    magic = _GROUPS_MAGIC
+
+    def __init__(self, integers: list[int], arrays: list[NDArray[Any]]) -> None:
+        per_batch, members, _ = arrays
+        self.groups = len(members)
+        none = np.zeros_like(members)
+        layout = _ClassLayout(per_batch, none, members, none, -(-members // per_batch))
+        super().__init__(integers, arrays, layout, members, integers[0])
+
+    @classmethod
+    def make(cls, kinds: NDArray[Any], per_batch: list[int], ranks: int = 1) -> "GroupPlan":
+        """Plan batches of the records of each value; the last one of each value is short.
 
         Args:
-            numbers: The numbers of the batches, in any order, in one dimension.
-            seed: Any integer.
-            epoch: The epoch, from 0.
+            kinds: The number of each record's value; each value has a record.
+            per_batch: How many records of each value a batch has.
+            ranks: How many batches make a step; see `BucketPlan.make`.
+        """
+        groups = len(per_batch)
+        members = np.zeros(groups, np.int64)
+        for _, chunk in chunks_of(kinds):
+            members += np.bincount(chunk, minlength=groups)
+        word = word_for(kinds.size)
+        every = ((np.arange(start, start + chunk.size), chunk) for start, chunk in chunks_of(kinds))
+        numbers = sorted_by_kind(every, members, word)
+        most = np.minimum(np.array([min(each, kinds.size) for each in per_batch], np.int64), members)
+        integers = [check_count("ranks", ranks), groups, kinds.size, np.dtype(word).itemsize]
+        return cls(integers, [most, members, numbers])
+
+    @classmethod
+    def from_buffer(cls, buffer: Any) -> "GroupPlan":
+        """Open a plan in bytes, or in a mapped file, of which it reads the sizes of the groups alone.
 
         Raises:
-            IndexError: If there is no such batch.
-            CacheFormatError: If the plan is damaged.
+            CacheFormatError: If the bytes are no such plan. Numbers of records are checked as they are used.
         """
-        flat = check_within(numbers, self.batches_per_epoch, "batch")
-        layout, classes = self._layout, len(self.longest)
-        segment = np.searchsorted(self._first_batches, flat, side="right") - 1
-        within = flat - self._first_batches[segment] + self._first_within[segment]
-        which = segment % (classes + 1)
-        first = layout.first(which, within)
-        counts = layout.first(which, within + 1) - first
-        places = self._draw(
-            ramps(first, counts), np.repeat(which, counts), derive_key(BUCKET_TAG, seed, epoch)
-        )
-        records = self._numbers[places].astype(np.int64)
-        if records.size and not 0 <= int(records.min()) <= int(records.max()) < self.records:
-            raise damaged("it has records that the dataset has not")
-        offsets = offsets_of(counts)
-        longest = np.append(self.longest, 0)[which]
-        alone = np.flatnonzero(which == classes)
-        longest[alone] = self._alone[places[offsets[alone]] - self._begins[classes]]
-        return Bucketed(offsets, records, longest)
-
-    def _draw(self, members: Integers, which: Integers, state: int) -> Integers:
-        """Return the places of members of pools; one that the class before left is a member of its pool."""
-        layout = self._layout
-        places = np.empty(members.size, np.int64)
-        open_ones = np.arange(members.size)
-        while open_ones.size:
-            drawn = permute_each(members, which, self._ranges, state) - layout.carried[which]
-            own = drawn >= 0
-            places[open_ones[own]] = drawn[own] + self._begins[which[own]]
-            open_ones, which = open_ones[~own], which[~own] - 1
-            # The last ones of a pool go to the next class, whose pool has them first.
-            members = drawn[~own] + layout.pools[which]
-        return places
+        source = KeptPlan(buffer, _GROUPS_MAGIC)
+        size = memoryview(buffer).nbytes
+        integers = source.integers([RECORDS_LIMIT, MOST_GROUPS, size, 8])
+        ranks, groups, records, itemsize = integers
+        if ranks < 1 or itemsize not in (4, 8):
+            raise damaged("its settings contradict each other")
+        arrays = [
+            source.array(np.int64, groups, lambda a: a.min() > 0),
+            source.array(np.int64, groups, lambda a: a.min() > 0),
+            source.array(np.dtype(f"u{itemsize}"), records),
+        ]
+        source.end()
+        if total(arrays[1], "records") != records or (arrays[0] > arrays[1]).any():
+            raise damaged("its counts contradict each other")
+        return cls(integers, arrays)
 
 
 def _lay_out(longest: Integers, members: Integers, alone: int, budget: int, max_records: int) -> _ClassLayout:

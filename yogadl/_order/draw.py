@@ -147,7 +147,7 @@ def sampled(draws: Integers, numbers: Integers, bounds: Integers) -> Integers:
 
     Args:
         draws: The draw of each number.
-        numbers: The numbers; those of one draw are independent of each other.
+        numbers: The numbers, which are independent of each other within one draw.
         bounds: The ends of the stretches, one after another from 0; the last is less than 2**62.
     """
     words = absorb_array(derive_key(SAMPLED_TAG), draws.astype(np.uint64))

@@ -47,7 +47,7 @@ def chunks_of(lengths: Any) -> Iterator[tuple[int, Integers]]:
 
 
 def sorted_by_kind(chunks: Iterable[tuple[Integers, NDArray[Any]]], counts: Integers, word: Any) -> Numbers:
-    """Sort numbers by their kinds, from 0; those of one kind stay in the order given.
+    """Sort numbers by their kinds, from 0, and keep those of one kind in the order given.
 
     Args:
         chunks: Numbers, and the kind of each.

@@ -14,7 +14,7 @@ class Order:
 
     Attributes:
         records: The number of positions.
-        seed: The seed of the shuffle; None without one.
+        seed: The seed of the shuffle, or None without one.
     """
 
     if TYPE_CHECKING:  # at run time, fields or properties of the subclass
@@ -45,7 +45,7 @@ class Order:
         return self.start(epoch), self.records
 
     def parents(self, positions: NDArray[Any], epoch: int) -> NDArray[np.uint16] | None:
-        """Return the number of the parent at each position of a mix; None of other orders."""
+        """Return the number of the parent at each position of a mix, or None of other orders."""
         return None
 
     @property

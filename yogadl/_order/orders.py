@@ -9,6 +9,7 @@ code is flat; `benchmarks/order.py` justifies it.
 """
 
 import functools
+import hashlib
 import itertools
 import operator
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order.blocks import Blocks, Drawn, Mixture
+from yogadl._order.blocks import Blocks, BlocksOfGroups, Drawn, Mixture
 from yogadl._order.keys import (
     RECORDS_LIMIT,
     absorb,
@@ -90,9 +91,9 @@ class BlocksOrder(Order):
         flat = check_within(indices, self.records, "index")
         layout, keys = _lay_out(self.records, self.blocks), _epoch_keys(self.seed, epoch)
         places = flat.copy()
-        full = np.flatnonzero(flat < layout.blocks * self.blocks.records)
-        block, offset = np.divmod(flat[full], np.int64(self.blocks.records))
-        places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.records) + offset
+        full = np.flatnonzero(flat < layout.blocks * self.blocks.size)
+        block, offset = np.divmod(flat[full], np.int64(self.blocks.size))
+        places[full] = unpermute(block, layout.blocks, keys.blocks) * np.int64(self.blocks.size) + offset
         found = self._map_by_part(places, epoch, _positions_in_windows, _positions_in_rest)
         return found.reshape(np.shape(indices))
 
@@ -101,7 +102,7 @@ class BlocksOrder(Order):
         layout = _lay_out(self.records, self.blocks)
         if position >= layout.windowed:
             return layout.windowed, self.records
-        size = self.blocks.records * self.blocks.window * self.blocks.lanes
+        size = self.blocks.size * self.blocks.window * self.blocks.lanes
         return position // size * size, (position // size + 1) * size
 
     def _map_by_part(
@@ -128,7 +129,7 @@ class BlocksOrder(Order):
         return {
             "name": "blocks",
             "version": 1,
-            "records": self.blocks.records,
+            "records": self.blocks.size,
             "window": self.blocks.window,
             "lanes": self.blocks.lanes,
         }
@@ -137,12 +138,12 @@ class BlocksOrder(Order):
 @functools.lru_cache(maxsize=64)
 def _lay_out(records: int, blocks: Blocks) -> _WindowLayout:
     window_blocks = blocks.window * blocks.lanes
-    window_records = window_blocks * blocks.records
+    window_records = window_blocks * blocks.size
     return _WindowLayout(
-        lane_records=blocks.window * blocks.records,
+        lane_records=blocks.window * blocks.size,
         window_blocks=window_blocks,
         window_records=window_records,
-        blocks=records // blocks.records,
+        blocks=records // blocks.size,
         windowed=records // window_records * window_records,
     )
 
@@ -160,13 +161,13 @@ def _indices_in_windows(positions: Integers, records: int, blocks: Blocks, keys:
     turn = offset // word(blocks.lanes)
     lane = offset - turn * word(blocks.lanes)
     drawn = _permute_in_lane(turn, window, lane, layout, keys, inverse=False)
-    block_in_lane = drawn // word(blocks.records)
-    record = drawn - block_in_lane * word(blocks.records)
+    block_in_lane = drawn // word(blocks.size)
+    record = drawn - block_in_lane * word(blocks.size)
     np.multiply(lane, word(blocks.window), out=lane)
     np.add(lane, block_in_lane, out=lane)
     block = np.add(lane, window * np.int64(layout.window_blocks), dtype=np.int64, casting="unsafe")
     index = permute(block, layout.blocks, keys.blocks)
-    np.multiply(index, np.int64(blocks.records), out=index)
+    np.multiply(index, np.int64(blocks.size), out=index)
     np.add(index, record, out=index, dtype=np.int64, casting="unsafe")
     return index
 
@@ -190,9 +191,9 @@ def _indices_in_rest(positions: Integers, records: int, blocks: Blocks, keys: _K
     start = np.int64(layout.windowed)
     index = permute(positions - start, records - layout.windowed, keys.rest) + start
     # The last block may be short: its records keep their indices, and only full blocks are shuffled.
-    full = np.flatnonzero(index < layout.blocks * blocks.records)
-    block, offset = np.divmod(index[full], np.int64(blocks.records))
-    index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.records) + offset
+    full = np.flatnonzero(index < layout.blocks * blocks.size)
+    block, offset = np.divmod(index[full], np.int64(blocks.size))
+    index[full] = permute(block, layout.blocks, keys.blocks) * np.int64(blocks.size) + offset
     return index
 
 
@@ -322,6 +323,138 @@ class StepsOrder(Order):
         return {"name": "steps", "version": 1, "steps": self.steps, "size": self.size}
 
 
+GROUPS_TAG = int.from_bytes(b"groups-1", "big")
+_KEPT_LAYOUTS: Final = 4  # of epochs
+
+
+class _GroupLayout(NamedTuple):
+    """Where an epoch has the groups, one after the other in shuffled order, cut into lanes and windows.
+
+    Attributes:
+        groups: The number of the group at each place.
+        starts: Where each of these begins.
+        lanes: Where each lane begins.
+        windows: Where each window begins, those of one lane after those of the lane before.
+        key: The key of all windows.
+    """
+
+    groups: Integers
+    starts: Integers
+    lanes: Integers
+    windows: Integers
+    key: int
+
+
+class GroupsOrder(Order):
+    """A shuffle of groups of neighbouring records, and of records within windows of them, in each epoch anew.
+
+    Args:
+        records: The number of records.
+        seed: The seed.
+        shuffle: The groups, with the window and the lanes.
+    """
+
+    def __init__(self, records: int, seed: int, shuffle: BlocksOfGroups) -> None:
+        check_records(records)
+        self._records, self._seed, self._shuffle = records, seed, shuffle
+        self._layouts: dict[int, _GroupLayout] = {}
+
+    def __reduce__(self) -> Any:
+        return GroupsOrder, (self._records, self._seed, self._shuffle)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupsOrder) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @functools.cached_property
+    def _identity(self) -> tuple[Any, ...]:
+        ends = hashlib.sha256(self._shuffle.ends.astype("<i8", copy=False).tobytes()).hexdigest()
+        return self._records, self._seed, self._shuffle.blocks, ends[:16]
+
+    @property
+    def records(self) -> int:
+        """The number of positions."""
+        return self._records
+
+    @property
+    def seed(self) -> int:
+        """The seed of the shuffle."""
+        return self._seed
+
+    def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Return the record index at each position."""
+        flat = check_within(positions, self._records, "position")
+        layout = self._layout(epoch)
+        turn, lane = np.divmod(flat, np.int64(len(layout.lanes)))
+        places = layout.lanes[lane] + turn
+        windows = np.searchsorted(layout.windows, places, side="right") - 1
+        for window in np.unique(windows).tolist():
+            inside = windows == window
+            start, end = self._window(layout, window)
+            places[inside] = permute(places[inside] - start, end - start, absorb(layout.key, window)) + start
+        at = np.searchsorted(layout.starts, places, side="right") - 1
+        groups = layout.groups[at]
+        found: NDArray[np.int64] = self._firsts[groups] + (places - layout.starts[at])
+        return found.reshape(np.shape(positions))
+
+    def neighbours(self, position: int, epoch: int) -> tuple[int, int]:
+        """Return the first position of the window that a position lies in, and the one after the last.
+
+        The positions of other lanes at the same time are among these.
+        """
+        layout = self._layout(epoch)
+        lanes = len(layout.lanes)
+        turn, lane = divmod(position, lanes)
+        place = int(layout.lanes[lane]) + turn
+        window = int(np.searchsorted(layout.windows, place, side="right")) - 1
+        start, end = (each - int(layout.lanes[lane]) for each in self._window(layout, window))
+        return start * lanes, min(end * lanes, self._records)
+
+    def _window(self, layout: _GroupLayout, window: int) -> tuple[int, int]:
+        is_last = window + 1 == len(layout.windows)
+        return int(layout.windows[window]), self._records if is_last else int(layout.windows[window + 1])
+
+    @functools.cached_property
+    def _firsts(self) -> Integers:
+        return np.concatenate([np.zeros(1, np.int64), self._shuffle.ends[:-1]])
+
+    def _layout(self, epoch: int) -> _GroupLayout:
+        found = self._layouts.get(epoch)
+        if found is None:
+            found = self._lay_out(derive_key(GROUPS_TAG, self._seed, epoch))
+            layouts = dict(list(self._layouts.items())[1 - _KEPT_LAYOUTS :])
+            self._layouts = {**layouts, epoch: found}
+        return found
+
+    def _lay_out(self, key: int) -> _GroupLayout:
+        blocks, count = self._shuffle.blocks, len(self._shuffle.ends)
+        groups = permute(np.arange(count, dtype=np.int64), count, absorb(key, 0))
+        sizes = (self._shuffle.ends - self._firsts)[groups]
+        starts = np.cumsum(sizes) - sizes
+        lanes = min(blocks.lanes, self._records)
+        each, more = divmod(self._records, lanes)
+        numbers = np.arange(lanes, dtype=np.int64)
+        lane_starts = numbers * each + np.minimum(numbers, more)
+        pieces = np.union1d(starts, lane_starts)  # groups, cut at the borders of lanes
+        lane_of = np.searchsorted(lane_starts, pieces, side="right") - 1
+        place_in_lane = np.arange(len(pieces)) - np.searchsorted(pieces, lane_starts)[lane_of]
+        windows = pieces[place_in_lane % blocks.window == 0]
+        return _GroupLayout(groups, starts, lane_starts, windows, absorb(key, 1))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the order's name, version and parameters, for a cursor."""
+        blocks = self._shuffle.blocks
+        return {
+            "name": "groups",
+            "version": 1,
+            "window": blocks.window,
+            "lanes": blocks.lanes,
+            "groups": self._identity[-1],
+        }
+
+
 DRAW_TAG = int.from_bytes(b"draw-1", "big")
 _DRAW_BITS = 31
 
@@ -339,7 +472,7 @@ def draw_of(seed: int, epoch: int, total: int) -> int:
 class DrawnOrder(Order):
     """An order whose indices are ``draw * total + record``, where each epoch has its draw.
 
-    So records that are made anew in each epoch, such as rows of several documents, get the epoch with the
+    Records that are made anew in each epoch, such as rows of several documents, thus get the epoch with the
     index, through all views and processes.
     """
 
@@ -404,7 +537,7 @@ def substitute(
     raise AssertionError
 
 
-def make_order(records: int, shuffle: bool | Blocks | Drawn | Mixture, seed: int) -> Order:
+def make_order(records: int, shuffle: bool | Blocks | BlocksOfGroups | Drawn | Mixture, seed: int) -> Order:
     """Return the order for the arguments of a stream.
 
     Args:
@@ -421,9 +554,9 @@ def make_order(records: int, shuffle: bool | Blocks | Drawn | Mixture, seed: int
         raise ConfigurationError(
             f"An order needs integers, not records={records!r} and seed={seed!r}; pass an int as the seed."
         ) from error
+    if isinstance(shuffle, BlocksOfGroups):
+        return GroupsOrder(records, seed, shuffle)
     if isinstance(shuffle, Blocks):
-        from yogadl._order.orders import BlocksOrder
-
         return BlocksOrder(records, seed, shuffle)
     if isinstance(shuffle, Drawn):
         if shuffle.shuffle and shuffle.steps[1] > 1:

@@ -3,12 +3,12 @@
 A piece is a stretch (record, start, stop) of a record: all of it, unless the record is longer than a row and
 cut. A class is all pieces of one length, or with `round_to` of like length. A recipe says of which classes a
 number of rows is made: "1,500 and 548, 12 times". The plan is recipes alone, made from a histogram of
-lengths; which piece of its class fills a place of a row is drawn anew in each epoch. So the number of rows is
+lengths; the piece of its class that fills a place of a row is drawn anew in each epoch. The number of rows is
 constant, each piece comes once in an epoch, and any row can be computed without the others.
 
-A kind is one length. The pieces have places, from 0: the longest first, those of one length in the order of
-the data. So a kind, and a class too, is a stretch of places. The first places have the pieces of `capacity`
-values that are cut off; there is no array of these.
+A kind is one length. The pieces have places, from 0: the longest first, those of one length in the order
+of the data. Each kind, and each class too, is a stretch of places. The first places have the pieces of
+`capacity` values that are cut off; there is no array of these.
 
 The recipes are part of the order, as is the draw: the same lengths and arguments make the same ones for ever.
 `benchmarks/packing.py` measures it, and justifies the flat code.
@@ -54,7 +54,7 @@ _LONG: Final = ("cut", "drop", "raise")
 
 
 class Pieces(NamedTuple):
-    """The pieces of many rows: those of row i are at ``offsets[i]`` to ``offsets[i + 1]``."""
+    """The pieces of many rows, of row i at ``offsets[i]`` to ``offsets[i + 1]``."""
 
     offsets: Integers
     records: Integers
@@ -63,7 +63,7 @@ class Pieces(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What one pass over the lengths finds."""
+    """The results of one pass over the lengths."""
 
     lengths: Integers  # how many pieces there are of each length
     long_records: Integers  # with `long="cut"`
@@ -156,7 +156,7 @@ class PackPlan:
         Args:
             lengths: The length of each record; any array of integers, which may be mapped.
             capacity: The values of a row, at most 2**24.
-            long: What to do with a record that is longer: cut it, drop it, or raise an error.
+            long: The action for a record that is longer: cut it, drop it, or raise an error.
             round_to: Pieces whose lengths are equal if rounded up to a multiple of this are one class. A
                 piece takes the rounded length of its row, but never more than a row.
 
@@ -441,7 +441,7 @@ def _plan(
     first_kinds = np.flatnonzero(np.diff(sizes, prepend=-1))
     counts = np.add.reduceat(kind_counts, first_kinds).tolist() if len(sizes) else []
     groups: dict[int, list[tuple[int, Any]]] = {}
-    spaces = list[int]()  # those of the groups, ascending
+    spaces = list[int]()  # the spaces of the groups, ascending
     done = list[tuple[int, Any]]()
     least = int(sizes[-1]) if len(sizes) else 0
 

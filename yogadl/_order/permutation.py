@@ -67,7 +67,7 @@ def unpermute(images: Integers, n: int, key: int) -> Integers:
     return _walk_in_chunks(images, n, key, inverse=True)
 
 
-# Both tables are cached by (n, key), for a few epochs of a few datasets: at most 256 KiB each. They are
+# Both tables are cached by (n, key), for a few epochs of a few datasets: at most 256 KiB each. Both are
 # read-only and depend on nothing else, so threads and forked processes may share them.
 @functools.lru_cache(maxsize=8)
 def _shuffled(n: int, key: int) -> Integers:

@@ -22,7 +22,7 @@ _WORD_OFFSETS = np.arange(1, 5, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 class _HashedWords(ISpawnableSeedSequence):
-    """Seeds a bit generator with words that are hashes already: they are not hashed again."""
+    """Seeds a bit generator with words that are hashes already, and are not hashed again."""
 
     def __init__(self, words: NDArray[np.uint64]) -> None:
         self._words = words

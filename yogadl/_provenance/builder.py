@@ -25,7 +25,7 @@ class Builder:
 
     Args:
         function: The name of the function.
-        source: The function's code, without decorators; ``None`` if there is no source.
+        source: The function's code, without decorators, or ``None`` if there is no source.
         arguments: The values of its parameters, as text.
         ingredients: The ingredients of the version.
         libraries: The versions of the packages in use; these are no ingredients of the version.

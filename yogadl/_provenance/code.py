@@ -255,7 +255,7 @@ class CodeReader:
         return known
 
     def of_class(self, cls: type) -> list[Code]:
-        """Return the code of a class: none without source, several if the class may be any of them."""
+        """Return a class's code: an empty list without source, several if the class may be any of them."""
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module else {}
         if is_made_by_call(cls):
@@ -275,7 +275,7 @@ class CodeReader:
         return []
 
     def of_module(self, module: Any) -> Code | None:
-        """Return the code of a whole module, without following its names; ``None`` without source."""
+        """Return the code of a whole module, without following its names, or ``None`` without source."""
         file = self._file(getattr(module, "__file__", None) or "", 0, vars(module), False)
         if file is None:
             return None
@@ -494,7 +494,7 @@ def dumped(node: Any) -> str:
     if isinstance(node, ast.AST):
         fields = []
         for name, value in ast.iter_fields(node):
-            is_value = isinstance(node, ast.Constant) and name == "value"  # None is then a value
+            is_value = isinstance(node, ast.Constant) and name == "value"  # and a None there is a value
             if name in _UNHASHED_FIELDS or (not is_value and (value is None or value == [])):
                 continue
             if isinstance(node, ast.JoinedStr):

@@ -73,7 +73,7 @@ def _text(builder: dict[str, Any], name: str) -> str:
 
 
 def texts_in(builder: dict[str, Any], name: str) -> dict[str, str] | None:
-    """Return the texts in a dict of the builder, such as its arguments; ``None`` if there is no such dict."""
+    """Return the texts in a dict of the builder, such as its arguments, or ``None`` if it has none."""
     texts = builder.get(name)
     return {key: shown(value) for key, value in texts.items()} if isinstance(texts, dict) else None
 
@@ -84,7 +84,7 @@ def shown(value: object) -> str:
 
 
 def ingredients_in(builder: dict[str, Any]) -> list[Ingredient] | None:
-    """Return the ingredients; ``None`` if there are none. Ingredients of older manifests have no keys."""
+    """Return the ingredients, or ``None`` if there are none. Ingredients of older manifests have no keys."""
     ingredients = []
     entries = builder.get("ingredients")
     for entry in entries if isinstance(entries, list) else [None]:

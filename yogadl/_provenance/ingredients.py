@@ -279,7 +279,7 @@ class Walk:
             name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
         if not self._thorough:
-            return sys.modules.get(name, _MISSING)  # for a warning, nothing is imported: that takes too long
+            return sys.modules.get(name, _MISSING)  # for a warning; imports take too long
         try:
             loaded = sys.modules.get(top)
             spec = None if loaded else importlib.util.find_spec(top)

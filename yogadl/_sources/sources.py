@@ -68,6 +68,7 @@ class Source:
         metadata: What a version keeps, such as the names of classes.
         fingerprints: Other fingerprints of the same records.
         content_fingerprint: The fingerprint that the records must have, if it is known.
+        decoded: The rows that are decoded from the records, if these are groups of rows: see `DecodedRows`.
     """
 
     length: int | None = None
@@ -81,6 +82,7 @@ class Source:
     metadata: Mapping[str, Any] = MappingProxyType({})
     fingerprints: Set[str] = frozenset()
     content_fingerprint: str | None = None
+    decoded: Any = None
 
     if TYPE_CHECKING:  # each class decides whether it is an attribute, which a hash of the source has, or not
 

@@ -94,11 +94,11 @@ class _BlockWindow:
 
 
 class _Reading:
-    """What one process holds and has requested.
+    """The blocks that one process holds and has requested.
 
     Attributes:
         windows: The windows by epoch and number, the last used last.
-        stores: The stores that hold blocks, by cache; ``None`` before they were looked for.
+        stores: The stores that hold blocks, by cache, or ``None`` before they were looked for.
         readers: Where the threads are that read, the latest last.
         calls: The number of calls of `hold_and_list_missing`.
         most_span: The most positions in one of them.
@@ -143,8 +143,8 @@ class BlockAhead:
         self._is_same = is_same
         self._on_planned = on_planned
         blocks = order.blocks
-        self._block_records = blocks.records
-        window_records = blocks.records * blocks.window * blocks.lanes
+        self._block_records = blocks.size
+        window_records = blocks.size * blocks.window * blocks.lanes
         row_bytes = max(1, source.record_bytes)
         # The positions of a window.
         self._positions = window_records * max(1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes))
@@ -310,7 +310,7 @@ class BlockAhead:
         return _BlockWindow(label, low, high, blocks[chosen], places[firsts[chosen]], counts[chosen])
 
     def _take_next_blocks(self, window: _BlockWindow, end: int, reader: _ReadingPlace) -> Indices | None:
-        """Return the next blocks of a window to hold, before block `end`; None if there is no room.
+        """Return the next blocks of a window to hold, before block `end`, or None if there is no room.
 
         Room comes from windows that no process of this machine still reads, judging by this reader's
         position, and from windows that were not used since this reader began.
@@ -337,7 +337,7 @@ class BlockAhead:
         return group
 
     def _hold(self, window: _BlockWindow, blocks: Indices) -> None:
-        """Begin to read blocks, each whole and by itself; they are kept as long as the window."""
+        """Begin to read blocks, each whole and by itself, and keep them as long as the window."""
 
         def hold(
             entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any
@@ -373,7 +373,7 @@ class BlockAhead:
     def _choose_next_request(
         self, reader: _ReadingPlace
     ) -> tuple[_BlockWindow, Indices, tuple[int, threading.Event]] | None:
-        """Return the blocks to hold next; None if there are none for now."""
+        """Return the blocks to hold next, or None if there are none for now."""
         with self._lock:
             number = reader.last // self._positions
             current = self._own.windows.get((reader.epoch, number))

@@ -35,7 +35,7 @@ class Skipped:
 
     @staticmethod
     def of(pairs: Any, records: int) -> "Skipped":  # Any: from the user, or from a file
-        """Return these ranges as `Skipped`; they may be in any order and overlap.
+        """Return these ranges, which may be in any order and overlap, as `Skipped`.
 
         Raises:
             ConfigurationError: if they are no ranges, or leave no position.
@@ -110,7 +110,7 @@ _SKIP = "skip_shuffle_at_epoch_end"
 _NUMBERS = ("epoch", "position", "records")
 _RANGES = "skip_ranges"  # only if there are any, so that other cursors stay unchanged
 _KEYS = frozenset({"yogadl", *_NUMBERS, "fingerprint", "order", _SEED, _SKIP})
-_ROWS = "rows"  # only if rows are made of several records: what they are made of
+_ROWS = "rows"  # the composition of rows, only if rows are made of several records
 _VERSION = "version"  # only if requested by a tag, which may name another version later
 _OPEN_SAVED_VERSION = "open the dataset and version that it was saved with"
 _BEGIN = "or begin an epoch of this data: open the stream without a cursor"
@@ -320,7 +320,7 @@ def _how_to_reopen(identity: Identity, state: Mapping[str, Any], rebind: bool) -
     """Return what to do with a cursor of other data."""
     text = f"{_OPEN_SAVED_VERSION}, {state[_VERSION]!r}" if _VERSION in state else _OPEN_SAVED_VERSION
     if "draw" in identity.order or "draw" in state["order"]:
-        text += ", and pass the same arguments to packed, bucketed or sampled"
+        text += ", and pass the same arguments to packed, bucketed, grouped or sampled"
     if state.get(_ROWS) == identity.rows:
         if state["records"] == identity.records:
             text += ", or accept other data of equal length by rebind=True"

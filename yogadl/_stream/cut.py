@@ -1,4 +1,4 @@
-"""Divide the rows of an epoch: those of a shard, those of each record or batch; integers only.
+"""Divide the rows of an epoch among shards, records and batches; integers only.
 
 `Rows` are records to read with their positions in their epochs.
 """
@@ -347,7 +347,7 @@ class Rows:
         pieces: The epoch and the positions of the records, epoch by epoch, in the same order as `indices`.
         records: The number of positions of an epoch. Records at or beyond it are padding, which repeats
             others.
-        held: What keeps the bytes that were announced of the records, until these rows were read.
+        held: The object that keeps the bytes announced of the records, until these rows were read.
     """
 
     __slots__ = ("held", "indices", "pieces", "records")

@@ -184,7 +184,7 @@ class Batches:
         return max(TOGETHER, unlocked, MOST_BYTES // alone)
 
     def _read_several(self, rows: Rows, batch: int) -> Sequence[Column] | None:
-        """Read the rows of several batches; None if there is only one, or they must be read one by one."""
+        """Read the rows of several batches, or None if there is only one, or they must be read one by one."""
         if len(rows) <= batch:  # a single batch is not cut, and must not be held here
             return None
         try:

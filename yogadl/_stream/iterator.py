@@ -123,7 +123,7 @@ class Delivered(_RecordPlaces):
 
     @property
     def documents(self) -> list[list[Document]]:
-        """For rows or batches of `DataRef.packed` or `bucketed`: the records that each of them is made of.
+        """For rows or batches of `DataRef.packed`, `bucketed` or `grouped`: the records that each is made of.
 
         In a mix, they are numbered as in the row's parent. Empty for other streams.
         """
@@ -182,7 +182,7 @@ class StreamIterator(Iterator[Item_co]):
 
     @property
     def last(self) -> Delivered | None:
-        """The records of the last item; ``None`` if no item was delivered since the iterator began."""
+        """The records of the last item, or ``None`` if no item was delivered since the iterator began."""
         progress = self._progress
         if progress.span is None or not progress.items:
             return None
@@ -385,8 +385,8 @@ class Restartable(Generic[Item_co]):
     def rejected(self) -> "list[Rejected]":
         """Return the records for which a function raised, and that others replaced, by their positions.
 
-        Those are listed that this object's iterators have read in this process and its workers, up to
-        100,000. See ``on_error`` of `RecordStream.map`.
+        The list has the records that this object's iterators have read in this process and its workers, up
+        to 100,000. See ``on_error`` of `RecordStream.map`.
         """
         return self._recipe.run.counters.rejected()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.protocols import Column, DataRef, Memory, RandomAccess, Stream
-from yogadl._order import Blocks, Drawn, Mixture, make_order
+from yogadl._order import Blocks, BlocksOfGroups, Drawn, Mixture, make_order
 from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Cut, Flags, Point, Remainder, Rows, Shard
 from yogadl._stream.items import Batches
@@ -104,7 +104,7 @@ def open_stream(
     shard: Shard,
     *,
     start_offset: int,
-    shuffle: bool | Blocks | Drawn | Mixture,
+    shuffle: bool | Blocks | BlocksOfGroups | Drawn | Mixture,
     skip_shuffle_at_epoch_end: bool,
     shuffle_seed: int | None,
     cursor: Mapping[str, Any] | None,
@@ -117,7 +117,7 @@ def open_stream(
         CursorError: if the cursor is no cursor, or belongs to other data or another order.
     """
     record_shuffle = shuffle.shuffle if isinstance(shuffle, Drawn | Mixture) else shuffle
-    if not isinstance(record_shuffle, bool | np.bool_ | Blocks):
+    if not isinstance(record_shuffle, bool | np.bool_ | Blocks | BlocksOfGroups):
         raise ConfigurationError(
             f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {record_shuffle!r}"
         )

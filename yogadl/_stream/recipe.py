@@ -34,14 +34,14 @@ class Stats:
         bytes: The approximate number of bytes in memory; exact if no field varies in length.
         seconds: The time from the request for the first batch until the iterator ended, or until now.
         waited_s: The part of this time that the consumer waited in `next`.
-        stages: The seconds of each stage: ``read``, and each function by its number and name. They are summed
-            over threads and processes, so together they may be more than `seconds`.
+        stages: The seconds of each stage: ``read``, and each function by its number and name. Seconds are
+            summed over threads and processes, so their total may be more than `seconds`.
         ranges: The number of requests, here and by workers, for bytes that are not on this machine; by all
             readers of the same `DataRef`.
         range_bytes: The number of bytes received by them.
         rejected: The number of records that others replaced (``on_error="substitute"``).
-        ready: The average number of batches that were ready when one was requested; ``None`` without reading
-            ahead.
+        ready: The average number of batches that were ready when one was requested, or ``None`` without
+            reading ahead.
     """
 
     batches: int
@@ -147,7 +147,7 @@ class WaitTimes:
 
     def stats(self, run: Run, items: int, records: int, size_bytes: int) -> Stats:
         """Return the statistics since the beginning."""
-        # Loaders that were made of one another count together: what another one did before is left out.
+        # Loaders that were made of one another count together; the work of others from before is left out.
         counted = Totals({}) if self._began is None else run.totals().since(self._before)
         return Stats(
             batches=items,
@@ -181,7 +181,7 @@ class Prefetch:
 
     With `threads`, that many threads read at once: each keeps one more item, or the items of one more read.
 
-    The threads start at the first `next`. They end with the items, when the consumer closes or drops its
+    The threads start at the first `next`, and end with the items, when the consumer closes or drops its
     iterator, or at the interpreter's exit.
     """
 

@@ -94,7 +94,7 @@ class Counters:
         self.rejections = 0  # their number, also of those that are not listed
         self._broken: dict[int, set[Any]] = {}  # different ones by stage, if a stage has `max_errors`
         self._too_many: StageError | None = None
-        # What others replaced at the places that were read last, and what changed since `changes`.
+        # The records that others replaced at the places read last, and the changes since `changes`.
         self._replaced: dict[tuple[int, int], Sequence[Rejected]] = {}
         self._changed: dict[tuple[int, int], Sequence[Rejected]] = {}
 
@@ -306,7 +306,7 @@ class Run:
 
     @cached_property
     def _rows(self) -> str | None:
-        """What the records are made of, unless each is one record of the data."""
+        """The composition of the records, unless each is one record of the data."""
         from yogadl._views.views import composition_of  # only cursors need it
 
         return composition_of(self.source)
@@ -318,10 +318,10 @@ class Run:
 
     @cached_property
     def block_ahead(self) -> "BlockAhead | None":
-        """The reader of whole blocks of remote caches; None if no shard has blocks of its own."""
+        """The reader of whole blocks of remote caches, or None if no shard has blocks of its own."""
         blocks = self.order.blocks if isinstance(self.order, BlocksOrder) else None
         ranks = self.shard.ranks
-        if blocks is None or blocks.records < _BLOCK_RECORDS or blocks.lanes % ranks:
+        if blocks is None or blocks.size < _BLOCK_RECORDS or blocks.lanes % ranks:
             return None
         if self.skipped is not None and ranks > 1:
             return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
 
-_SHOWN_RECORDS: Final = 3  # what a notebook reads of a stream, at most
+_SHOWN_RECORDS: Final = 3  # the most records that a notebook reads of a stream
 _SHOWN_BYTES: Final = 32 * 2**20
 
 
@@ -81,7 +81,7 @@ class Loader(Restartable[Item_co]):
 
     @property
     def epochs(self) -> int | None:
-        """The number of epochs that an iterator reads; None if it never ends."""
+        """The number of epochs that an iterator reads, or None if it never ends."""
         return self._recipe.cut.epochs
 
     @explains_names()
@@ -207,7 +207,7 @@ class Loader(Restartable[Item_co]):
         if it is smaller.
 
         With `workers`, all stages before this call run in worker processes, and all after it in this process.
-        The workers start at the first `next` and stay for the loader's next iterator; they end when the
+        The workers start at the first `next`, stay for the loader's next iterator, and end when the
         loader and its iterators are dropped. If a worker dies, a `WorkerDiedError` is raised, and the next
         `next` replaces the worker; if a second one dies at the same batch, the batch is not tried again.
 
@@ -335,14 +335,14 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
         With ``on_error="substitute"``, another record of the epoch takes the place of one for which `fn`
         raises, drawn by seed, epoch and position: of the same parent in a mix, of the same window with
-        `Blocks`. It passes through all functions with the random numbers of the place. So counts and cursors
+        `Blocks`. It passes through all functions with the random numbers of the place. Counts and cursors
         stay exact, and each rank and resume has the same record there. `rejected` lists those replaced.
 
         Args:
             fn: Takes a record, and returns a record. It may change the record that it is given.
             spec: The shapes that vary, which the first result may not show; as in `yogadl.from_source`. With
                 the `spec` of another `DataRef`, `fn` is not called in advance.
-            out: What `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
+            out: The fields that `fn` fills, such as ``{"image": yogadl.Leaf("uint8", (224, 224, 3))}``.
             keep: The names of fields of the record that the result has in addition, with `out`.
             on_error: "raise", or "substitute": see above.
             max_errors: With "substitute": more different records than this, in this process and its workers,
@@ -511,7 +511,7 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         Args:
             epoch: The epoch. In the epoch that the stream starts in, rows count from its start.
             start: The first row.
-            stop: The row to stop before; None or too large: the epoch's end.
+            stop: The row to stop before; if None or too large, the epoch's end.
 
         Raises:
             ConfigurationError: if an argument is negative or no whole number.

@@ -52,7 +52,7 @@ MOST_SEGMENTS: Final = 4096
 # A segment that was free for this many batches is dropped: while the consumer keeps batches, more
 # segments are made than are needed later.
 _IDLE_BATCHES: Final = 16
-_NO_BUFFER: Final = "VMm"  # kinds of dtypes for which numpy exports no buffer: those of ml_dtypes, and dates
+_NO_BUFFER: Final = "VMm"  # kinds of dtypes for which numpy exports no buffer, as of ml_dtypes and dates
 
 Buffers = list[NDArray[np.uint8]]
 # Returns how to pickle an object that may use shared memory, like `pickle.Pickler.reducer_override`.
@@ -551,7 +551,7 @@ class Request(NamedTuple):
 class WorkerAnswer(NamedTuple):
     """An answer to a request: parts, and perhaps an error in place of the next part.
 
-    The number is that of the request. None means that the worker has begun: at the start, and with each
+    The number is that of the request, or None if the worker has begun: at the start, and with each
     iteration. If the iteration is None, too, the worker calls its first function.
     """
 
@@ -626,7 +626,7 @@ def _answer(channel: Channel, reader: "_ItemReader") -> None:
         if request.iteration != iteration:
             iteration = request.iteration
             channel.send(WorkerAnswer(iteration, None))
-        # What was sent before the store was given up does not wait for it as long once more.
+        # A request from before the store was given up does not wait for it as long once more.
         with one_operation(request.sent_s):
             parts, descriptors, failure = reader.answer_parts(request.pieces, request.is_copy)
         answer = WorkerAnswer(request.iteration, request.number, parts, failure, *reader.counts())

@@ -272,7 +272,7 @@ class WorkerPool:
         return True
 
     def _left_ms(self, number: int) -> float | None:
-        """Return the time left to wait for a request; None without a limit.
+        """Return the time left to wait for a request, or None without a limit.
 
         Raises:
             WorkerTimeoutError: if the request, or a worker's first function, has taken too long.

@@ -1,7 +1,7 @@
 """Find the lengths of records, and make, keep and open the plans that are made of them."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ _log = logging.getLogger("yogadl")
 _AT_ONCE: Final = 65_536  # records whose lengths are read at a time, if they are stored
 _READ_BYTES: Final = 2**20  # of values that are read at a time, else
 _READ_RECORDS: Final = 2**14
-_PLAN_BYTES: Final = 40  # the most memory that a plan and its making need for each record
+PLAN_BYTES: Final = 40  # the most memory that a plan and its making need for each record
 
 
 PACKED: Final = "packed"
@@ -98,7 +98,7 @@ def lengths_of(records: RandomAccess, numbers: Sequence[int], workers: int) -> I
     Raises:
         UnsupportedDataError: if the fields of a record differ in length.
     """
-    require_memory("packed", len(records), _PLAN_BYTES)
+    require_memory("packed", len(records), PLAN_BYTES)
     rest, lengths = list[int](), None
     for number in numbers:
         found = stored_lengths(records, number)
@@ -199,11 +199,21 @@ class PlannedRecords(RenamedAlone, MadeRecords, Generic[Plan]):
         """What the records are, in words."""
         raise NotImplementedError
 
-    def _take_plan(self, what: Sequence[Any], numbers: Iterable[int], workers: Any) -> None:
-        """Find the plan of these fields' lengths, or make it; `what` says which plan it is."""
+    def _take_plan(
+        self,
+        what: Sequence[Any],
+        numbers: Iterable[int],
+        workers: Any,
+        seen: RandomAccess | None = None,
+        functions: Sequence[Callable[..., Any]] = (),
+    ) -> None:
+        """Find the plan of these fields' lengths, or make it; `what` says which plan it is.
+
+        With `functions`, it is the plan of what these return for the records as they see them.
+        """
         self._lock = ProcessLock()
         self._length_numbers = list(numbers)
-        self._kept = find_stored(self.parent, what, [], "a plan")
+        self._kept = find_stored(self.parent if seen is None else seen, what, functions, "a plan")
         self._plan: Plan | None
         self._plan, self._digest = self._find_plan(int_argument("workers", workers))
 
@@ -217,6 +227,10 @@ class PlannedRecords(RenamedAlone, MadeRecords, Generic[Plan]):
 
     def _make_plan(self, lengths: Indices) -> Plan:
         raise NotImplementedError
+
+    def _make_plan_by(self, workers: int) -> Plan:
+        """Read what the plan is made of, and make it."""
+        return self._make_plan(lengths_of(self.parent, self._length_numbers, workers))
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name not in ("_lock", "_outputs")}
@@ -235,8 +249,8 @@ class PlannedRecords(RenamedAlone, MadeRecords, Generic[Plan]):
                     found, digest = self._find_plan(0)
                     if digest != self._digest:
                         raise CacheFormatError(
-                            "the lengths of the records have changed since this reference was made: call "
-                            "packed or bucketed again"
+                            "the records have changed since this reference was made: call packed, bucketed "
+                            "or grouped again"
                         )
                     self._plan = found
                 plan = self._plan
@@ -253,7 +267,7 @@ class PlannedRecords(RenamedAlone, MadeRecords, Generic[Plan]):
             else:
                 if fits:
                     return plan, xxh3_128_hexdigest(content)
-        plan = self._make_plan(lengths_of(self.parent, self._length_numbers, workers))
+        plan = self._make_plan_by(workers)
         content = plan.to_bytes()
         if self._kept is not None and not self._kept.cache.keep_plan(self._kept.name, content):
             self._kept = None

@@ -54,6 +54,11 @@ class SameNumbers(View):
         return self.parent.user_numbers(indices)
 
     @property
+    def group_ends(self) -> Indices | None:
+        """The record after the last one of each group of the parent."""
+        return self.parent.group_ends
+
+    @property
     def is_drawn(self) -> bool:
         """Whether an index also has an epoch's draw."""
         return self.parent.is_drawn
@@ -176,6 +181,15 @@ class SlicedRecords(SameValues):
 
     def __len__(self) -> int:
         return len(self._range)
+
+    @property
+    def group_ends(self) -> Indices | None:
+        """The record after the last one of each group, of a slice that leaves out none in between."""
+        ends, chosen = self.parent.group_ends, self._range
+        if ends is None or chosen.step != 1 or not len(chosen):
+            return None
+        inside = ends[(ends > chosen.start) & (ends < chosen.stop)] - chosen.start
+        return np.append(inside, len(chosen))
 
     def over(self, parent: RandomAccess) -> RandomAccess:
         """Return the same view of the first records alone, which `parent` has."""

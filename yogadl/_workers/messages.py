@@ -157,7 +157,7 @@ def _view(array: NDArray[Any], is_readonly: bool) -> memoryview:
 
 
 def _mapped(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Return a call that maps an array from its file again; ``None`` if the array differs from the file.
+    """Return a call that maps an array from its file again, or ``None`` if the array differs from the file.
 
     A copy-on-write map may have been written to, so it counts as different.
     """

@@ -1,4 +1,4 @@
-"""Make calls in worker processes: those of builds and of filters."""
+"""Make the calls of builds and filters in worker processes."""
 
 import atexit
 import concurrent.futures

@@ -30,7 +30,7 @@ class SerialExecutor(Executor):
             thread = threading.Thread(target=self._make, name="yogadl-serial", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # none can be started: from Python 3.12 on, while the interpreter ends
+            except RuntimeError:  # no thread can be started: from Python 3.12 on, while the interpreter ends
                 call()
                 return future
             self._thread = thread

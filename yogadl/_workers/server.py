@@ -54,7 +54,7 @@ Work = Callable[[socket.socket, int], object]
 
 
 class Workers:
-    """The numbered worker processes of one owner; they end with the owner, or when this object is dropped.
+    """The numbered worker processes of one owner, which end with the owner, or when this object is dropped.
 
     Not thread-safe. In a forked process this object can't be used, and does no harm.
 
@@ -144,7 +144,7 @@ class Workers:
         return not self._end.alive
 
     def end(self) -> None:
-        """End all workers now; they are gone when this returns."""
+        """End all workers now; all processes are gone when this returns."""
         self._end()
 
 

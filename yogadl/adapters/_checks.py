@@ -35,7 +35,7 @@ def map_leaves(function: Callable[[Any, Path], Any], tree: Any, path: Path = ())
 
 
 def delivered_in_turn(counts: Sequence[int]) -> int | None:
-    """Return the number of items of all workers; ``None`` if they are not the first items of the order.
+    """Return the number of items of all workers, or ``None`` if they are not the first items of the order.
 
     Worker k of w makes the items k, k + w, k + 2w, ... of the order.
 

@@ -16,7 +16,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a DataFlow of a
 
     Args:
         data: Any object with ``reset_state`` and ``__iter__``; the iteration must end.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no datapoints or a value can't be stored; names field and record.

@@ -47,7 +47,7 @@ def to_hf(ref: RecordsRef) -> Dataset:
     """Return the records as a ``datasets.Dataset``; nothing is read or copied until it is asked for.
 
     It counts as one in memory: ``map`` and ``filter`` keep their results there, unless they are given a
-    ``cache_file_name``. What lies in that file is found again, as the fingerprint is that of the records.
+    ``cache_file_name``. The results in that file are found again, as the fingerprint is that of the records.
 
     Args:
         ref: The records; of packed rows those of an epoch, ``packed.at(epoch)``.
@@ -244,7 +244,7 @@ class RowsTable(InMemoryTable):  # type: ignore[misc]  # untyped; only such a ta
         """Return rows with values of Python, of a table of `chosen` numbers if it is given.
 
         Returns:
-            None if a value would not be what Arrow makes of it, or a place is none of a row.
+            The columns, or None if a value would not be what Arrow makes of it, or a place is none of a row.
         """
         count = self.num_rows if chosen is None else chosen.num_rows
         if not self._is_plain or not all(0 <= place < count for place in places):

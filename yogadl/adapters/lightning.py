@@ -42,7 +42,7 @@ from yogadl.adapters.torch._sampler import dealt_out
 
 __all__ = ["AtomicCheckpointIO", "DataModule"]
 
-# What is decided here, and not by the caller: Lightning begins the epochs.
+# Arguments that this module decides, and not the caller: Lightning begins the epochs.
 _OURS: Final = frozenset({"stream", "batch_size", "epochs", "skip_finished_epoch"})
 _CURSOR: Final = "cursor"  # the key in a checkpoint
 
@@ -60,8 +60,8 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
     stream. If the checkpoint is of an epoch's end, the next epoch is read. A `fit` without a checkpoint
     begins where the stream does, unless its trainer has trained before.
 
-    A subclass may have `val_dataloader` and all other methods of a data module. Those that are here call
-    `super()`. Picklable if the stream is.
+    A subclass may have `val_dataloader` and all other methods of a data module. The methods of this class
+    call `super()`. Picklable if the stream is.
 
     Args:
         stream: The stream to train on, of `DataRef.stream`.
@@ -71,7 +71,7 @@ class DataModule(_LightningDataModule):  # type: ignore[misc]  # Lightning is no
             and ``transform``, without ``epochs`` and ``skip_finished_epoch``.
 
     Attributes:
-        loader: The loader that the trainer reads; ``None`` before it asked for one.
+        loader: The loader that the trainer reads, or ``None`` before it asked for one.
 
     Raises:
         ConfigurationError: if an argument is invalid.
@@ -154,7 +154,7 @@ class _Epochs:
         return len(self._loader)
 
     def begun(self) -> int | None:
-        """Return the number of the epoch's batches before the loader's place; None at its beginning."""
+        """Return the number of the epoch's batches before the loader's place, or None at its beginning."""
         shard, position = self._loader.stream.shard, self._place().position
         if not position:
             return None
@@ -181,7 +181,7 @@ def _count_as(trainer: Any, begun: int | None, whole: int) -> None:
 
     Args:
         trainer: The trainer, before it begins to train.
-        begun: The number of batches that were read of the epoch; None at an epoch's beginning.
+        begun: The number of batches that were read of the epoch, or None at an epoch's beginning.
         whole: The number of batches of a whole epoch.
     """
     loop = trainer.fit_loop.epoch_loop

@@ -22,7 +22,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # a cursor of any
 
     Args:
         data: A cursor that has executed a SELECT.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no rows or a value can't be stored; names field and record.

@@ -26,7 +26,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of T
 
     Args:
         data: The result of `tfds.data_source` or ``builder.as_data_source``.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Raises:
         UnsupportedDataError: if there are no examples or a value can't be stored; names the value.

@@ -98,7 +98,7 @@ _Anything: Any = object  # the Trainer comes behind it
 
 
 class _Exact(_Anything):  # type: ignore[misc]  # untyped
-    """What an exact Trainer has in place of a Trainer's own methods; a base of each before the Trainer."""
+    """The methods of an exact Trainer that replace a Trainer's own; a base of each before the Trainer."""
 
     _stands_in: Any = None  # for a stream, in the Trainer's own checks and preparations
     _joins_rows = False  # of a stream, by the Trainer's own collator
@@ -307,7 +307,7 @@ class _Exact(_Anything):  # type: ignore[misc]  # untyped
         super()._run_epoch(**{**given, **steps})
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        # Whoever saves before the step of these batches is done, as at SIGTERM, saves the place before them.
+        # A save before the step of these batches is done, as at SIGTERM, saves the place before them.
         self._group = self.state.global_step, self._loader.state_dict()
         return super().get_batch_samples(*args, **kwargs)
 
@@ -449,7 +449,7 @@ def _check(loader: Loader, rank: int, ranks: int) -> None:
         )
 
 
-# What stands for references and streams where a Trainer asks for a dataset.
+# Classes that stand for references and streams where a Trainer asks for a dataset.
 
 
 def _dataset_of(ref: DataRef) -> Any:
@@ -597,7 +597,7 @@ def _checkpoint(path: Path) -> _CursorCheckpoint:
 
 
 def _steps_of(path: Path) -> int | None:
-    """Return the number of steps of a checkpoint; ``None`` if it is not whole."""
+    """Return the number of steps of a checkpoint, or ``None`` if it is not whole."""
     try:
         state = json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
     except (FileNotFoundError, ValueError):

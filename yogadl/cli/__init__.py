@@ -54,7 +54,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, Row]]] = {
         "ls": Row("List the datasets and their versions.", "_list"),
         "info": Row("Show the size, the fields and the origin of a version.", "_list"),
         "head": Row("Show the first records of a version.", "_head"),
-        "report": Row("Write a page about a version.", "_report"),
+        "report": Row("Write a page about a version.", "_report_page"),
         "explain": Row("Say what differs in how two versions of a dataset were built.", "_list"),
         "log": Row("Show the history of a dataset: its versions and its tags.", "_list"),
         "tags": Row("List the tags of a dataset, and which version each names.", "_managing"),

@@ -41,14 +41,13 @@ from yogadl.cli._target import parse_fill
 from yogadl.errors import YogaError
 from yogadl.storage import CacheStorage
 from yogadl.storage._builds.adopted import entry_of, source_of
-from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_named, format_of
+from yogadl.storage._builds.adopted_files import FORMATS, checked_paths, format_named, format_of, is_read_as
 from yogadl.storage._builds.options import BuildOptions, FileOptions
 
 _DTYPE: Final = re.compile(r"([a-z0-9_]+)(?:\[([0-9, ]*)\])?")
-# What `build` has options for, and a version of foreign files has not.
+# The options of `build` that a version of foreign files has no use for.
 _NOT_OF_ADOPT: Final = {
     "codec": None, "allow_pickle": False, "part_bytes": None, "on_error": "raise", "fill": None,
-    "json_value": (),
 }  # fmt: skip
 
 
@@ -89,21 +88,26 @@ def _parse_missing(text: str) -> str | tuple[str, Any]:
         paths=PATH...  a file, a folder, a URL, or a pattern: 's3://bucket/raw/*.tar',
             'shards-{{000..099}}.tar'
         --format {{{",".join(FORMATS)}}}  the files' format (default: the one that their names end like)
+        --read  read all files through, for checksums of what they contain (default, but of parquet)
         --no-read  trust the files' own indexes and headers, without checksums of what they contain
-        --field NAME...  of webdataset, mds and arrow: only this field, or image/bytes of a struct
+        --field NAME...  of webdataset, mds, arrow and parquet: only this field, or image/bytes of a struct
+            of arrow
+        --json-value NAME...  of parquet: a column that is a json value
         --feature NAME=DTYPE...  of tfrecord: a feature of a tf.train.Example, as bytes, str, int64, float32,
             float32[128] or, if its length varies, int64[]
         --missing empty|NAME=VALUE...  empty: a field is empty that a sample of webdataset or a record of
-            tfrecord lacks, and bytes, a string or a list of arrow that are null; or of one field, such as
-            text=empty or label=-1 (default: they are refused)
+            tfrecord lacks, and bytes, a string or a list of arrow or parquet that are null; or of one
+            field, such as text=empty or label=-1 (default: they are refused)
         --parse  of jsonl: a record is the json value of a line, not its bytes
         --base VERSION  a version whose records come first, or a tag of it
         --replace  adopt again and replace the version if it exists
         """,
-        no_read={"dest": "read", "action": "store_false"},
+        read={"default": None},
+        no_read={"dest": "read", "action": "store_false", "default": None},
         feature=typed(parse_feature),
         missing=typed(_parse_missing),
         parse={"default": None},
+        json_value={"default": []},
     ),
     *METADATA,
     *WORKERS,
@@ -137,8 +141,9 @@ def adopt(arguments: argparse.Namespace) -> Answer:
     format = arguments.format or format_of(stores, checked_paths(arguments.paths))
     terms = {
         "fields": arguments.field, "features": features, "missing": _missing_of(arguments),
-        "parse": arguments.parse,
+        "parse": arguments.parse, "json": tuple(arguments.json_value) or None,
     }  # fmt: skip
+    arguments.read = is_read_as(format, arguments.read)
     format_named(format, is_read=arguments.read, **terms)  # refuses an option of another format
     started = time.perf_counter()
     with show_log_messages():
@@ -164,7 +169,7 @@ def _adopt(
         workers=arguments.workers,
         missing=terms["missing"],
         build=BuildOptions(metadata=arguments.metadata and dict(arguments.metadata)),
-        files=FileOptions(arguments.read, terms["features"], arguments.base),
+        files=FileOptions(arguments.read, terms["features"], arguments.base, terms["json"] or ()),
     )
     return True
 
@@ -186,7 +191,7 @@ def _warn_if_other(
     """Warn that the version that exists was adopted from other paths, or otherwise."""
     now, then = entry_of(arguments.paths, format, arguments.read, **terms), built.builder.get(ADOPTED)
     if isinstance(then, dict) and arguments.base is not None and isinstance(then.get("paths"), list):
-        then = {**then, "paths": then["paths"][-len(now["paths"]) :]}  # those of the base come first
+        then = {**then, "paths": then["paths"][-len(now["paths"]) :]}  # the base's paths come first
     if then == now:
         return
     if not isinstance(then, dict):

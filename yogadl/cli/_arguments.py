@@ -124,7 +124,7 @@ def open_at(location: str, arguments: argparse.Namespace) -> CacheStorage:
 
 def bucket_at(url: str, arguments: argparse.Namespace, **more: Any) -> Bucket:
     """Open a bucket without a storage, with the given options that apply to buckets."""
-    return open_bucket(url, **(_bucket_options(arguments) if _is_store(url) else {}), **more)
+    return open_bucket(url, **(_bucket_options(arguments) if is_store(url) else {}), **more)
 
 
 def refuse_unused_options(arguments: argparse.Namespace, *locations: str) -> None:
@@ -147,7 +147,7 @@ def _options_for(location: str) -> tuple[str, ...]:
     """Return the names of the options that apply to a storage at this location."""
     if "://" not in location:
         return _FOLDER_OPTIONS
-    return (*_MIRROR_OPTIONS, *_BUCKET_OPTIONS) if _is_store(location) else _MIRROR_OPTIONS
+    return (*_MIRROR_OPTIONS, *_BUCKET_OPTIONS) if is_store(location) else _MIRROR_OPTIONS
 
 
 def _given_options(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _given_options(location: str, arguments: argparse.Namespace) -> dict[str, An
     if mirror or path != "auto":
         found["mirror"] = Mirror(None if path == "none" else path, **mirror)
     own = _bucket_options(arguments)
-    if _is_store(location):
+    if is_store(location):
         found |= own
     if arguments.foreign:
         found["foreign"] = {url: own if _is_like(location, url) else {} for url in arguments.foreign}
@@ -176,10 +176,10 @@ def _bucket_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _is_like(location: str, url: str) -> bool:
     """Return whether the options of a bucket are also those of foreign files: not if the store is another."""
     kind = url.partition("://")[0]
-    return _is_store(url) and (not _is_store(location) or location.partition("://")[0] == kind)
+    return is_store(url) and (not is_store(location) or location.partition("://")[0] == kind)
 
 
-def _is_store(location: str) -> bool:
+def is_store(location: str) -> bool:
     """Return whether a location is in a bucket, not a folder."""
     return "://" in location and not location.startswith("file://")
 
@@ -403,7 +403,7 @@ def command(
     return plain_command(*arguments, *where, BUCKETS, **more)
 
 
-def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # what has an id and a version
+def key_of(storage: CacheStorage, version: Any) -> dict[str, Any]:  # an object with an id and a version
     """Return where a version is and what it is called, for JSON; the arguments of a command name one, too."""
     return {"storage": storage.location, "id": version.id, "version": version.version}
 

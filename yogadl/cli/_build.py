@@ -52,7 +52,7 @@ def parse_codec(text: str) -> tuple[str | None, FieldCodec]:
     if kind == "zstd" and level:
         try:
             found = Zstd(int(level))
-        except ValueError as error:  # which a ConfigurationError is, too
+        except ValueError as error:  # a ConfigurationError is one, too
             raise argparse.ArgumentTypeError(f"{level!r} is not a level of zstd, from 1 to 22") from error
     elif codec not in ("zstd", "auto", "none") and text != SAME:
         raise argparse.ArgumentTypeError(f"{codec!r} is not zstd, zstd:LEVEL, auto or none")
@@ -508,7 +508,7 @@ def run_task(work: Work) -> bool | WrittenPartitions:
 
 @dataclass(frozen=True)
 class SharedWork:
-    """What the tasks of a build work on.
+    """The data that all tasks of a build share.
 
     Args:
         open: Returns the source of all records.
@@ -534,7 +534,7 @@ def run_share(
             work.warn(published.manifest)
             return False
     origin = _forms_of(arguments).decide(work.origin())
-    data = work.open()  # which has what is said of the records
+    data = work.open()  # the source knows the statements about its records
     build = begin_build(
         storage._backend,
         key,

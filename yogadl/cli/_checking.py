@@ -23,6 +23,7 @@ from yogadl.cli._arguments import (
     bucket_at,
     command,
     declared,
+    is_store,
     open_existing,
     open_version,
     refuse_unused_options,
@@ -382,7 +383,7 @@ def _examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     location: str | None = arguments.storage
     if location is not None and "://" in location:
         refuse_unused_options(arguments, location)
-        patience = {} if location.startswith("file://") else {"patience": _PATIENCE}
+        patience = {"patience": _PATIENCE} if is_store(location) else {}
         try:
             bucket = bucket_at(location, arguments, **patience)
             yield from examine_bucket(bucket, writes=writes)
@@ -451,13 +452,14 @@ def verify(arguments: argparse.Namespace) -> Answer:
     if arguments.version is not None if arguments.all else not is_named:
         arguments.refuse("give ID and VERSION, or --all, or ID --all")
     storage = open_existing(arguments) if arguments.all else open_version(arguments)
-    named = (arguments.id, arguments.version)
-    keys = _keys(storage, arguments.id) if arguments.all else [_version(storage, *named)]
-    sizes = [_size(storage, *key) for key in keys]
-    checked = []
-    with Bar("verifying", sum(sizes)) as bar:
-        for number, (dataset_id, version) in enumerate(keys):
-            progress = _progress(bar.show, sum(sizes[:number]), sizes[number])
+    keys = _keys(storage, arguments.id) if arguments.all else [(arguments.id, arguments.version)]
+    found = [_found(storage, *key) for key in keys]
+    checked: list[_Checked] = []
+    begun_bytes = 0
+    with Bar("verifying", sum(size_bytes for *_, size_bytes in found)) as bar:
+        for dataset_id, version, size_bytes in found:
+            progress = _progress(bar.show, begun_bytes, size_bytes)
+            begun_bytes += size_bytes
             result = _Checked(dataset_id, version)
             try:
                 result.verified = storage.verify(dataset_id, version, progress=progress)
@@ -487,18 +489,13 @@ def _keys(storage: CacheStorage, dataset_id: str | None) -> list[tuple[str, str]
     return keys
 
 
-def _version(storage: CacheStorage, dataset_id: str, version: str) -> tuple[str, str]:
-    """Return a version, with a tag replaced by the version that it names."""
-    with contextlib.suppress(YogaError):  # the check reports the error
-        return dataset_id, storage.info(dataset_id, version).version
-    return dataset_id, version
-
-
-def _size(storage: CacheStorage, dataset_id: str, version: str) -> int:
+def _found(storage: CacheStorage, dataset_id: str, version: str) -> tuple[str, str, int]:
+    """Return a version and its size, with a tag replaced by the version that it names."""
     try:
-        return storage.info(dataset_id, version).size_bytes
+        info = storage.info(dataset_id, version)
     except YogaError:
-        return 0  # the check reports the error
+        return dataset_id, version, 0  # the check reports the error
+    return dataset_id, info.version, info.size_bytes
 
 
 def _progress(show: Callable[[float], None], before_bytes: int, own_bytes: int) -> Callable[[int, int], None]:

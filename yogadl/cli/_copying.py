@@ -18,6 +18,7 @@ from yogadl.cli._arguments import (
     command,
     declared,
     fetch,
+    is_store,
     key_of,
     open_at,
     open_or_make,
@@ -58,7 +59,7 @@ def copy_to(location: str, arguments: argparse.Namespace, *names: str) -> Answer
 
 def refuse_unused_target_options(arguments: argparse.Namespace, target: str | None) -> None:
     """Print the usage and exit if an option of the target's bucket is given, but the target is no bucket."""
-    if target is not None and "://" in target and not target.startswith("file://"):
+    if target is not None and is_store(target):
         return
     names = ("to_endpoint_url", "to_region", "to_profile", "to_anonymous")
     unused = ", ".join(option_of(name) for name in names if getattr(arguments, name))

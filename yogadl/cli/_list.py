@@ -65,7 +65,7 @@ def info(arguments: argparse.Namespace) -> Answer:
 
 @dataclass(frozen=True)
 class Adopted:
-    """What is known of the foreign files of a version.
+    """Facts about the foreign files of a version.
 
     Args:
         format: Their format, if the manifest says it.
@@ -94,7 +94,7 @@ def fingerprint_line(info: DatasetInfo, adopted: Adopted | None) -> str:
 
 
 def adopted_of(storage: CacheStorage, info: DatasetInfo) -> Adopted | None:
-    """Return what is known of a version's foreign files; ``None`` if it has none."""
+    """Return the facts about a version's foreign files, or ``None`` if it has none."""
     if not info.is_adopted:
         return None
     catalogue = storage._backend.catalogue
@@ -146,7 +146,7 @@ def info_to_json(
 
 
 def _facts(info: DatasetInfo | None) -> dict[str, Any]:
-    """Return the facts about a version that a list of versions has, too; None for each if it is damaged."""
+    """Return the facts about a version that a list of versions has, too; if it is damaged, each is None."""
     names = ("records", "size_bytes", "parts", "created", "fingerprint", "digest")
     facts = {name: getattr(info, name, None) for name in names}
     return facts | {"created": moment(facts["created"])}
@@ -429,14 +429,12 @@ def _history_lines(logged: LoggedVersion) -> Iterator[str]:
         about.append(f"    metadata {cut(_text(json.dumps(metadata)), width() - 13)}")
     if logged.before is None:
         yield f"    {what}, {size(logged.added_bytes)}"
-        yield from about
-        return
-    added, shared = size(logged.added_bytes), size(logged.shared_bytes)
-    yield f"    {what}; {added} added, {shared} shared with {logged.before}"
+    else:
+        shared = f"{size(logged.shared_bytes)} shared with {logged.before}"
+        yield f"    {what}; {size(logged.added_bytes)} added, {shared}"
     yield from about
-    assert logged.explanation is not None  # an entry with a previous version has an explanation
-    for line in str(logged.explanation).splitlines()[1:]:
-        yield f"  {line}"
+    if logged.explanation is not None:
+        yield from (f"  {line}" for line in str(logged.explanation).splitlines()[1:])
 
 
 def _line_of(move: TagMove) -> str:

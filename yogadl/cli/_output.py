@@ -69,7 +69,7 @@ _COLORS: Final = {"bold": "1", "red": "1;31", "yellow": "33"}
 size = in_words  # `size(5000)`: a number of bytes as text
 
 
-# The line on the terminal that shows how long the command has run; None before `wait`.
+# The line on the terminal that shows how long the command has run, or None before `wait`.
 _waiting: Waiting | None = None
 
 
@@ -235,7 +235,7 @@ class Bar:
 
     Args:
         title: The text before the bar.
-        total: The number at the end; ``None`` if it is unknown.
+        total: The number at the end, or ``None`` if it is unknown.
         unit: The unit of the numbers.
         stays: Whether it appears at once and stays; else it appears after two seconds, and is cleared.
     """

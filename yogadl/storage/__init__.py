@@ -124,7 +124,8 @@ def open_storage(
             in local temporary storage, if that has room. ``None``: no folder; records are read by range.
         verify: ``"block"`` reads whole blocks when it reads by range, and compares them with their checksums;
             a block whose checksum differs is a `CacheFormatError`. If not given, only the sizes and ETags of
-            objects are compared. Files in the mirror were compared when they were downloaded.
+            objects are compared. Files in the mirror were compared when they were downloaded. All checks and
+            their costs are in a table in docs/howto/damage.md.
         limits: How much the ranges may cost that each process reads from a bucket: a `yogadl.Limits`.
         lease: How builders on several machines exclude each other, in a bucket or a `shared` folder: a
             `yogadl.Lease`. In other folders, a wait ends when the builder's process ends.
@@ -166,8 +167,8 @@ def open_storage(
                 f"shared=True is only for folders: leave it out for {masked(text)}, since every "
                 "bucket is shared"
             )
-        from yogadl.storage._remote.backend import remote_backend
         from yogadl.storage._remote.mirror import Mirror, open_mirror
+        from yogadl.storage._remote.opener import remote_backend
         from yogadl.storage._remote.requests import Limits, Spending
 
         at = partial(_bucket_at, patience_s=patience_s, offline=offline)

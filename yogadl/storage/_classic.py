@@ -11,9 +11,8 @@ from yogadl.storage._local import local_backend
 from yogadl.storage._objects.bucket import Bucket
 from yogadl.storage._objects.gcs import GCSBucket
 from yogadl.storage._objects.s3 import S3Bucket
-from yogadl.storage._remote.backend import remote_backend
 from yogadl.storage._remote.mirror import LocalMirror
-from yogadl.storage._remote.opener import Verify
+from yogadl.storage._remote.opener import Verify, remote_backend
 from yogadl.storage._storage import CacheStorage
 
 # The default mirror folder of 0.1.4.

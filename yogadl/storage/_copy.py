@@ -273,8 +273,8 @@ class _CopiedFiles:
         is protected from prunes for a day; if that fails, it is copied as well.
 
         Args:
-            named: The files that a manifest in the target names, so that no prune can remove them; ``None``
-                if a manifest names all files of the version.
+            named: The files that a manifest in the target names, so that no prune can remove them, or
+                ``None`` if a manifest names all files of the version.
         """
         root, table, dataset_id = self.target, self.table, self.key.id
         source_sizes = {entry.name: entry.size_bytes for entry in self.source.entries(f"{dataset_id}/parts")}

@@ -50,8 +50,8 @@ class ImageFolder:
 
     Args:
         location: The folder's path, or a URL: ``s3://bucket/prefix`` or ``gs://bucket/prefix``.
-        extensions: The extensions of the files that count, such as ``[".jpg"]``, in any case; those of nine
-            kinds of pictures if not given.
+        extensions: The extensions of the files that count, such as ``[".jpg"]``, in any case; nine kinds of
+            pictures count if not given.
         classes: The names of the classes in order, if the folder may lack some.
         options: Options of the bucket, as for `open_storage`.
 
@@ -147,7 +147,7 @@ class _FolderSource(ItemsSource):
 
     @property
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]
-        """What a version keeps."""
+        """The values that are kept with a version."""
         return {"classes": self.origin.classes}
 
     def _part(self, first: int, end: int) -> ImageFolder:

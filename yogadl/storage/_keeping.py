@@ -116,7 +116,7 @@ def has_unresumable(root: Root, dataset_id: str, published: DatasetKey | None) -
 
 
 def _files_in_note(root: Root, dataset_id: str, name: str) -> set[str]:
-    """Return the files that a note names: those of one part, or of all parts of a partition."""
+    """Return the files that a note names, of one part or of all parts of a partition."""
     files: set[str] = set()
     # A truncated or foreign note names no files that a build could use.
     with contextlib.suppress(ValueError, KeyError, TypeError, CacheFormatError):
@@ -214,7 +214,7 @@ class Pruning:
                 keys.append(key)
         others = [e for e in entries if not _names.is_lock(self._id, e.name)]
         removable += [e for e in others if self._is_removable(e, kept)]
-        # Locks come last: they go with the last files of their version.
+        # Locks come last, and go with the last files of their version.
         removed = {entry.name for entry in removable}
         locks = self._unused_locks(keys, entries, removed)
         return removable + [e for e in locks if self._is_removable(e, kept)]
@@ -243,7 +243,7 @@ class Pruning:
     def _written_by_tasks(self) -> set[str]:
         """Return the files that tasks may be writing now, and the parts that these name.
 
-        They are kept whatever the grace.
+        These files are kept whatever the grace.
         """
         # Read twice: a task's notes may be replaced by a receipt between the listing and the reading.
         found = attempts_of(self._root, self._id) + attempts_of(self._root, self._id)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from yogadl._core.arguments import users_level
 from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
-from yogadl._format.reader import Reader
 from yogadl.errors import ConfigurationError
 from yogadl.storage import _names
 from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, Lease
@@ -20,6 +19,7 @@ from yogadl.storage._catalogue.cached import (
     Opener,
     PartPaths,
     Published,
+    RecordReader,
     can_map,
     checksums,
     new_reader,
@@ -64,7 +64,7 @@ class FolderOpener(Opener):
     def manifest(self, key: DatasetKey, digest: str | None = None) -> bytes | None:
         return self.root.read(_names.manifest(key))
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader:
+    def reader(self, published: Published, *, check: bool = False) -> RecordReader:
         manifest, folder = published.manifest, self.folder
         table = table_of_whole(folder, manifest)
         files: PartFiles = PartPaths(folder, manifest.key.id, table)

@@ -44,7 +44,7 @@ class DatasetInfo:
 
 @frozen
 class FieldSizes:
-    """What a field of a version takes: its codec, the bytes in the files, and those of its values."""
+    """The codec of a version's field, its bytes in the files, and the bytes of its values."""
 
     codec: str
     stored_bytes: int
@@ -52,7 +52,7 @@ class FieldSizes:
 
 
 class ReadingStorage:
-    """The calls that only read: they need only the permissions to get and to list."""
+    """The calls that only read, and need only the permissions to get and to list."""
 
     _backend: Backend
 
@@ -166,10 +166,18 @@ class ReadingStorage:
         if not len(table):
             return [FieldSizes(RAW, 0, 0) for _ in manifest.spec.fields]
         counts = np.diff(table.first_record)
-        return [
+        found = [
             FieldSizes(codec, *stored.sizes(counts))
             for codec, stored in zip(table.codecs, table.fields, strict=True)
         ]
+        if manifest.groups is None:
+            return found
+        from yogadl._foreign.parquet import FIRST_COLUMN, fields_of_columns
+
+        of_columns: list[FieldSizes] = []
+        for column, count in zip(found[FIRST_COLUMN:], fields_of_columns(manifest.spec), strict=True):
+            of_columns += [column, *[FieldSizes(RAW, 0, 0)] * (count - 1)]
+        return of_columns
 
     def verify(
         self, dataset_id: str, dataset_version: str, *, progress: Callable[[int, int], None] | None = None

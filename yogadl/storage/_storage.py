@@ -436,10 +436,11 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
                 files with an ending of the format are taken that are not hidden.
             dataset_id: The dataset's id.
             dataset_version: The version to build.
-            format: ``"webdataset"``, ``"tfrecord"``, ``"megatron"``, ``"mds"``, ``"npy"``, ``"jsonl"`` or
-                ``"arrow"``; if not given, the one that the names of the files end like.
-            fields: Of ``"webdataset"``, ``"mds"`` and ``"arrow"``: the fields of a record; those of the first
-                file if not given. ``"image/bytes"`` is a field of the struct ``"image"`` of Arrow.
+            format: ``"webdataset"``, ``"tfrecord"``, ``"megatron"``, ``"mds"``, ``"npy"``, ``"jsonl"``,
+                ``"arrow"`` or ``"parquet"``; if not given, the one that the names of the files end like.
+            fields: Of ``"webdataset"``, ``"mds"``, ``"arrow"`` and ``"parquet"``: the fields of a record;
+                those of the first file if not given, of ``"parquet"`` those of all files. ``"image/bytes"``
+                is a field of the struct ``"image"`` of Arrow.
             parse: Of ``"jsonl"``: whether a record is the json value of a line; by default it is its bytes.
             missing: As for `submit`: a dict by the names of fields, such as ``{"text": "empty", "id": -1}``,
                 or ``"empty"`` for all that can be empty: of ``"webdataset"`` a field that a sample lacks, of
@@ -467,6 +468,8 @@ class CacheStorage(ReadingStorage, KeepingStorage, Storage):
         base = None if more.base_version is None else DatasetKey(dataset_id, more.base_version)
         terms = terms_of(workers, build=build).without("adopt", "part_bytes", "check_space")
         said = {"fields": fields, "features": more.features, "parse": parse, "missing": missing}
+        if more.json:
+            said["json"] = tuple(more.json)
         published = adopt(self._backend, key, paths, format, terms, is_read=more.read, base=base, **said)
         return self._backend.catalogue.built(published)
 

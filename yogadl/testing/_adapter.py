@@ -28,9 +28,9 @@ class AdapterContract:
     ``test_a_loader_pickles = None``, and of one that can't go on both tests of states and that of cursors.
 
     Attributes:
-        errors: What is raised where a function of the stream fails.
-        refusals: What is raised at the state of another order.
-        second: The epoch that a second iterator over a loader reads; None: what the first one left.
+        errors: The exceptions that are raised where a function of the stream fails.
+        refusals: The exceptions that are raised at the state of another order.
+        second: The epoch that a second iterator over a loader reads, or None for the rest of the first one's.
 
     Example:
         The batches of the library itself::
@@ -45,7 +45,7 @@ class AdapterContract:
     second: int | None = 1
 
     def make(self, stream: Any, batch_size: int, *, epochs: int = 1, **options: Any) -> Any:
-        """Return a loader, which a loop iterates over: that many epochs in batches.
+        """Return a loader, which a loop iterates over: `epochs` epochs in batches.
 
         Options are `drop_remainder`, `padding_field` and `skip_finished_epoch`.
         """
@@ -68,7 +68,7 @@ class AdapterContract:
     def _read(self, stream: Any, batch_size: int, **options: Any) -> list[Any]:
         return list(self.begin(self.make(stream, batch_size, **options)))
 
-    # That an epoch makes no batch has a test of its own.
+    # An epoch that makes no batch has a test of its own.
     @pytest.mark.parametrize(
         ("batch_size", "drop_remainder"), [(1, False), (8, False), (8, True), (103, True), (200, False)]
     )

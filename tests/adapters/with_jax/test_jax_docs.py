@@ -3,8 +3,8 @@
 import pages
 import public_api
 import pytest
-from inside import _shards
-from inside import jax_loader as _loader
+
+from yogadl.adapters import jax
 
 
 def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
@@ -18,9 +18,8 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     pages.run("howto/jax.md", pages.blocks("howto/jax.md"))
 
 
-@pytest.mark.parametrize("module", [_loader, _shards])
-def test_the_examples_of_the_docstrings_run(module):
-    assert pages.run_docstrings(module)
+def test_the_examples_of_the_docstrings_run():
+    assert pages.run_docstrings(jax)
 
 
 def test_it_offers_what_is_written_down():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import ray
-from inside import _reading, set_constants
+from inside import _RefDatasource, set_constants
 from trees import same_json
 
 import yogadl
@@ -59,7 +59,7 @@ def test_any_number_of_tasks_reads_each_row_once(ref, tasks):
 def test_tasks_give_their_rows_in_blocks_of_so_many_bytes(cached, monkeypatch, count):
     set_constants(monkeypatch, BLOCK_BYTES=8 * 1000)
     ref = cached(np.arange(count))
-    [task] = _reading._RefDatasource(ref).get_read_tasks(1)
+    [task] = _RefDatasource(ref).get_read_tasks(1)
     blocks = [table["record"].to_pylist() for table in task.read_fn()]
     assert list(map(len, blocks)) == [1000, 1] if count > 1000 else [count]
     assert list(itertools.chain.from_iterable(blocks)) == list(range(count))

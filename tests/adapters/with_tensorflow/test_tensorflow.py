@@ -85,7 +85,7 @@ def test_tensors_hold_their_memory_without_a_copy(tmp_path):
             return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("yogadl.adapters.tensorflow._items.BatchMemory", Memory)
+        patch.setattr("yogadl.adapters.tensorflow._loader.BatchMemory", Memory)
         dataset = adapter.make_tf_dataset(storage.fetch("d", "1").stream(), batch_size=64)
         found = [np.from_dlpack(batch["x"]).ctypes.data for batch in dataset]
     assert len(found) == 4

@@ -21,19 +21,9 @@ from yogadl._core.forms import PLAIN, Forms, forms_of
 from yogadl._core.infer import SAMPLED_RECORDS, holds_trees
 from yogadl._core.protocols import Indices
 from yogadl._core.spec import Spec
+from yogadl._foreign.arrow_columns import TableForm, Values, bytes_of, is_list, spec_of, value_lists
 from yogadl._sources.sources import NO_RECORDS, Source
-from yogadl.adapters.arrays._columns import (
-    PiecesSource,
-    RowGroup,
-    StreamSource,
-    TableForm,
-    Values,
-    bytes_of,
-    chunk_records,
-    is_list,
-    spec_of,
-    value_lists,
-)
+from yogadl.adapters.arrays._columns import PiecesSource, RowGroup, StreamSource, chunk_records
 from yogadl.errors import ConfigurationError, UnsupportedDataError
 
 # Read any rows of tables in memory, or mapped into memory: pyarrow, pandas, polars, HF datasets.

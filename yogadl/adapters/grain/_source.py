@@ -32,7 +32,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of G
 
     Args:
         data: A `grain.MapDataset`, `grain.IterDataset` or `grain.DataLoader`, of single records.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Raises:
         UnsupportedDataError: if the data never ends, or a record can't be stored.

@@ -32,7 +32,7 @@ _TUPLE_FORMS = "Keras takes (x,), (x, y) or (x, y, sample_weight)"
 def arranger(
     spec: Spec, fields: Fields, padding_field: str | None, *, is_single: bool
 ) -> Callable[[Any], Any] | None:
-    """Return the function that turns a batch of records into Keras's batch; None if Keras takes it as it is.
+    """Return the function that turns a batch into Keras's batch, or None if Keras takes it as it is.
 
     Batches have `padding_field` in addition to the fields of the spec.
     """
@@ -264,7 +264,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no an
 
     @property
     def num_batches(self) -> int | None:
-        """The number of batches; None if the dataset is endless."""
+        """The number of batches, or None if the dataset is endless."""
         return self._reader.numbering.length
 
     @property

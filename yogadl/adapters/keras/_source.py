@@ -16,11 +16,11 @@ from yogadl.errors import UnsupportedDataError
 
 
 def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of Keras
-    """Return the source in a `keras.utils.PyDataset` or a `Sequence` of Keras 2; ``None`` if it is neither.
+    """Return the source in a `keras.utils.PyDataset` or a `Sequence` of Keras 2, or ``None`` in others.
 
     Args:
         data: The dataset; its batches are split into records.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Raises:
         UnsupportedDataError: if the dataset is endless, has no records, or has batches that are no arrays.

@@ -6,8 +6,8 @@ refused, and how to resume.
 
 # Reading pipelines: `_source` reads the records, and lets a killed build continue within the pipeline;
 # `_specs` defines how components are stored; `_graph` inspects and hashes the pipeline's graph. Handing over
-# streams: `_loader` makes the dataset; `_components` makes the components of its elements; `_items` reads the
-# items of an epoch, and saves the next epoch in checkpoints. `_cache` does both in one line.
+# streams: `_loader` makes the dataset, reads the items of an epoch, and saves the next epoch in checkpoints;
+# `_components` makes the components of its elements. `_cache` does both in one line.
 
 from yogadl.adapters import _checks
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 Message = Any
 
 _BATCHES: Final = ("BatchDataset", "PaddedBatchDataset", "ParallelBatchDataset", "DenseToSparseBatchDataset")
-# Flaws of a pipeline to cache, for a warning: what the pipeline does, and what to do instead.
+# Flaws of a pipeline to cache, for a warning: the action of the pipeline, and the remedy.
 _BATCHING: Final = (
     "it batches",
     "the stream would shuffle batches, not records: cache before batch(), or give batch_size=None, "

@@ -115,7 +115,7 @@ def _nearest(states: list[IteratorState], record: int) -> IteratorState | None:
 
 
 def _serialized(iterator: Any) -> bytes | None:
-    """Return an iterator's state; ``None`` if tf.data can't write it, as of generators."""
+    """Return an iterator's state, or ``None`` if tf.data can't write it, as of generators."""
     policy = tf.data.experimental.ExternalStatePolicy.FAIL.value
     try:
         variants = tf.raw_ops.SerializeIterator(
@@ -160,7 +160,7 @@ def source(data: Any, forms: Forms = PLAIN) -> Source | None:  # any object of T
 
     Args:
         data: The pipeline, of single records.
-        forms: What is said about the values of records; Tensors are stored without pickle.
+        forms: The caller's statements about the values of records; Tensors are stored without pickle.
 
     Raises:
         UnsupportedDataError: if the pipeline never ends, or has components that can't be stored; names them.
@@ -251,7 +251,7 @@ class DatasetSource(ResumableSource):
         return self._pass
 
     def read(self, iterator: Any, first: int) -> tuple[Columns, int] | None:
-        """Read the chunk that begins with record `first`, and count its records; ``None`` at the end."""
+        """Read the chunk that begins with record `first`, and count its records, or ``None`` at the end."""
         if first:
             self._states.note(iterator, first)
         try:
@@ -269,10 +269,10 @@ class DatasetSource(ResumableSource):
         return self._columns(tensors, first)
 
     def _first_failing_record(self) -> int | None:
-        """Return the first record that fails if records are read one by one; ``None`` if none fails in time.
+        """Return the first record that fails if each is read alone, or ``None`` if none fails in time.
 
-        tf.data's error does not contain the number of the record, and states exist only between chunks. So
-        this method reads from the start.
+        tf.data's error does not contain the number of the record, and states exist only between chunks.
+        Therefore this method reads from the start.
         """
         limit_s = time.monotonic() + _SEARCH_S
         number = 0
@@ -391,7 +391,7 @@ def _is_endless(dataset: Dataset) -> bool:
 
 
 def graph_of(dataset: Dataset) -> Graph | None:
-    """Return the pipeline's graph; ``None`` if it is too large, or tf.data can't write it."""
+    """Return the pipeline's graph, or ``None`` if it is too large, or tf.data can't write it."""
     tensor_bytes, todo = 0, [dataset]
     while todo:
         stage = todo.pop()
@@ -412,7 +412,7 @@ def graph_of(dataset: Dataset) -> Graph | None:
 
 
 def python_functions(graph: Graph) -> list[Any] | None:
-    """Return the Python functions that a pipeline calls; ``None`` if they can't be found."""
+    """Return the Python functions that a pipeline calls, or ``None`` if they can't be found."""
     # TensorFlow has no public way from a graph to its functions.
     registry: Any = getattr(script_ops, "_py_funcs", None)
     try:

@@ -201,7 +201,7 @@ def source(
 
     Args:
         data: A `torch.utils.data.Dataset` of either kind, or a tensor, whose rows are the records.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
 
     Returns:
         The source, or ``None`` if `data` is none of these.

@@ -94,8 +94,8 @@ class Distribution:
     Attributes:
         title: The name of the values.
         figures: Statistics as pairs of name and value.
-        bars: The histogram; ``None`` if there are no numbers to draw, or if classes are better.
-        classes: The count of each class, the most frequent first; ``None`` if there are too many classes.
+        bars: The histogram, or ``None`` if there are no numbers to draw, or if classes are better.
+        classes: The count of each class, the most frequent first, or ``None`` if there are too many classes.
     """
 
     title: str

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,13 +14,19 @@ import numpy as np
 from yogadl._core.forms import EMPTY
 from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Leaf, Spec
-from yogadl._foreign.file_reader import Columns, Format, columns_of, joined
+from yogadl._foreign.file_reader import Columns, FileReader, Format, columns_of, joined
 from yogadl._format.files import ForeignFile
-from yogadl._format.manifest import ADOPTED, Manifest
+from yogadl._format.manifest import ADOPTED, DecodedRows, Manifest
 from yogadl._sources.partitioned import Partition, PartitionedSource
 from yogadl._sources.sources import NO_RECORDS, ReadOnce, Source
 from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError
-from yogadl.storage._builds.adopted_files import checked_paths, format_named, format_of, listed_files
+from yogadl.storage._builds.adopted_files import (
+    checked_paths,
+    format_named,
+    format_of,
+    is_read_as,
+    listed_files,
+)
 from yogadl.storage._builds.build import PlannedBuild, Receipt, content_of
 from yogadl.storage._builds.building import build_version
 from yogadl.storage._builds.growth import append, earlier_of, newest, receipts_of
@@ -65,6 +71,7 @@ class AdoptedSource(PartitionedSource):
         self._is_read = is_read
         self.provenance: dict[str, Any] = dict(provenance)
         self.spec = format.spec
+        self.decoded = format.decoded
         files = [[file.address, file.size_bytes, file.tag] for group in groups for file in group]
         text = json.dumps([files, repr(format), is_read])
         self.origin = hashlib.sha256(text.encode()).hexdigest()
@@ -166,7 +173,7 @@ def adopt(
     format: str | None,
     options: BuildTerms,
     *,
-    is_read: bool,
+    is_read: bool | None,
     base: DatasetKey | None = None,
     **terms: Any,
 ) -> Published:
@@ -179,7 +186,9 @@ def adopt(
     return append(backend, key, added, base, options)
 
 
-def source_of(backend: Backend, paths: Any, format: str | None, is_read: bool, **terms: Any) -> AdoptedSource:
+def source_of(
+    backend: Backend, paths: Any, format: str | None, is_read: bool | None, **terms: Any
+) -> AdoptedSource:
     """Return the source of foreign files, whose names decide the format if it is not given.
 
     Raises:
@@ -188,6 +197,7 @@ def source_of(backend: Backend, paths: Any, format: str | None, is_read: bool, *
     stores = backend.catalogue.opener.permitted
     patterns = checked_paths(paths)
     format = format_of(stores, patterns) if format is None else format
+    is_read = is_read_as(format, is_read)
     made = format_named(format, is_read=is_read, **terms)
     files = listed_files(stores, patterns, made)
     return _source(stores, made, files, is_read, {ADOPTED: entry_of(patterns, format, is_read, **terms)})
@@ -228,14 +238,28 @@ def _source(
     if not any(file.size_bytes for file in files):
         others = f", and so are the {len(files) - 1} others" if len(files) > 1 else ""
         raise UnsupportedDataError(f"{files[0].address} is empty{others}: there are no records")
-    found = _with_fields(stores, format, files[0], is_read=is_read)
+    found = _with_fields(stores, format, files, is_read=is_read)
     return AdoptedSource(stores, found, _grouped(files, is_read), is_read=is_read, provenance=provenance)
 
 
-def _with_fields(stores: Permitted, format: Format, first: ForeignFile, *, is_read: bool) -> Format:
-    """Return the format with the fields of all files, on which the first one decides."""
-    # Of a local file, the headers between the values cost less than all its bytes.
-    return format.of_first_file(stores.reader(first, is_read=is_read and not first.is_local))
+def _with_fields(stores: Permitted, format: Format, files: Sequence[ForeignFile], *, is_read: bool) -> Format:
+    """Return the format with the fields of all files, of which most formats look at the first one alone."""
+
+    def each(look: Callable[[FileReader], Any], some: Sequence[ForeignFile]) -> Iterator[Any]:
+        def look_at(file: ForeignFile) -> Any:
+            try:
+                # Of a local file, the headers between the values cost less than all its bytes.
+                return look(stores.reader(file, is_read=is_read and not file.is_local))
+            except CacheFormatError as error:
+                raise _changed_meanwhile(file) from error
+
+        if len(some) == 1 or some[0].is_local:
+            yield from map(look_at, some)
+            return
+        with ThreadPoolExecutor(_READERS) as pool:
+            yield from pool.map(look_at, some)
+
+    return format.of_files(files, each)
 
 
 def _grouped(files: Sequence[ForeignFile], is_read: bool) -> list[list[ForeignFile]]:
@@ -293,7 +317,7 @@ def _format_of_entry(manifest: Manifest, entry: Mapping[str, Any]) -> Format:
 
 
 def _added(
-    backend: Backend, base: DatasetKey, paths: Any, format: str | None, is_read: bool, **terms: Any
+    backend: Backend, base: DatasetKey, paths: Any, format: str | None, is_read: bool | None, **terms: Any
 ) -> AdoptedSource:
     """Return the source of files that are appended to a version."""
     source = source_of(backend, paths, format, is_read, **terms)
@@ -347,10 +371,11 @@ def refresh(
 
     refuse_to_replace()  # before files are read
     same_first = made.with_spec(manifest.spec) if files[0] == before[0] else None
-    made = same_first or _with_fields(stores, made, files[0], is_read=is_read)
+    made = same_first or _with_fields(stores, made, files, is_read=is_read)
     files = _with_records(stores, made, files, set(before), is_read=is_read)
     # If the first file decides on other fields now, all files are read anew.
-    kept = _unchanged(receipts, files) if made.spec.is_like(manifest.spec) else []
+    is_same = made.spec.is_like(manifest.stored.spec) and _decodes_as(made.decoded, manifest.decoded)
+    kept = _unchanged(receipts, files) if is_same else []
     kept_files = {file for run in kept for file in files_of(run)}
     new = [file for file in files if file not in kept_files]
     was_whole = [receipt for run in kept for receipt in run] == receipts
@@ -369,7 +394,7 @@ def refresh(
         every.sort(key=lambda receipt: places[receipt.part.index.files[0]])
         found = content_of(every)
         earlier = earlier_of(manifest) if continues else ()
-        return replace(found, earlier=earlier, metadata=manifest.metadata)
+        return replace(found, earlier=earlier, metadata=manifest.metadata, decoded=made.decoded)
 
     def data() -> PlannedBuild:
         refuse_to_replace()
@@ -381,6 +406,13 @@ def refresh(
         return PlannedBuild(source, content=content)
 
     return build_version(backend, key, data, options)
+
+
+def _decodes_as(one: DecodedRows | None, other: DecodedRows | None) -> bool:
+    """Return whether rows are decoded alike from groups, if they are."""
+    if one is None or other is None:
+        return one is other
+    return (one.spec, one.form) == (other.spec, other.form)
 
 
 def _require_foreign(receipts: Iterable[Receipt], key: DatasetKey) -> None:

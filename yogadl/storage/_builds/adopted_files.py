@@ -23,14 +23,22 @@ FORMATS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "mds": ("mds", "MDS", ("fields",)),
     "megatron": ("megatron", "Megatron", ()),
     "npy": ("npy", "Npy", ()),
+    "parquet": ("parquet", "Parquet", ("fields", "json", "missing")),
     "tfrecord": ("tfrecord", "TFRecord", ("features", "missing")),
     "webdataset": ("webdataset", "WebDataset", ("fields", "missing")),
 }
+# Formats whose files are read through only if that is asked for.
+UNREAD_FORMATS: Final = ("parquet",)
 _MEGATRON: Final = "megatron"
 # Patterns of shards: `train.tfrecord-{00000..00063}-of-00064`, `train.tfrecord-*`.
 _BRACES: Final = re.compile(r"\{(\d+)\.\.\d+\}")
 _WILD_SHARD: Final = re.compile(r"-[^/.]*\*[^/.]*$")
 _SHOWN: Final = 3
+
+
+def is_read_as(format: str, said: bool | None) -> bool:
+    """Return whether files of a format are read through, given what a user says of it, if anything."""
+    return format not in UNREAD_FORMATS if said is None else said
 
 
 def format_named(name: Any, *, is_read: bool, **options: Any) -> Format:
@@ -93,6 +101,7 @@ def listed_files(stores: Permitted, patterns: Sequence[str], format: Format) -> 
             files = _without_caches(
                 stores, pattern, format, stores.listed(pattern, format.matches, left_out), left_out
             )
+        format.check_together([file.address for file in files])
         for file in files:
             if file.address in found:
                 raise ConfigurationError(f"{file.address} is named twice: give each file once")

@@ -29,7 +29,7 @@ from yogadl._format.columns import ForeignValues, stored_column
 from yogadl._format.fields import Entries
 from yogadl._format.files import FileId, ForeignFile
 from yogadl._format.layout import PartIndex, SealedPart
-from yogadl._format.manifest import CODEC, MOST_EARLIER, Manifest
+from yogadl._format.manifest import CODEC, MOST_EARLIER, DecodedRows, Manifest
 from yogadl._format.reader import Reader
 from yogadl._provenance.builder import Call
 from yogadl._sources.sources import NO_RECORDS, Source
@@ -45,7 +45,14 @@ from yogadl.storage._builds.left_out import refuse_other_metadata
 from yogadl.storage._builds.options import BuildTerms
 from yogadl.storage._builds.publish import Content, read_published
 from yogadl.storage._catalogue.backend import Backend
-from yogadl.storage._catalogue.cached import Published, open_table, read_dictionary, read_index, require_named
+from yogadl.storage._catalogue.cached import (
+    Published,
+    RecordReader,
+    open_table,
+    read_dictionary,
+    read_index,
+    require_named,
+)
 from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.root import Root
 
@@ -109,13 +116,38 @@ def _appended(backend: Backend, key: DatasetKey, base: DatasetKey, data: Callabl
     before = receipts_of(backend, manifest)
 
     def content(receipts: list[Receipt]) -> Content:
-        new = [replace(r, first_record=r.first_record + manifest.records) for r in receipts]
+        new = [replace(r, first_record=r.first_record + stored.records) for r in receipts]
         found = content_of([*before, *new])
-        _warn_of_varying_shapes(manifest, found.spec)
-        return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata)
+        _warn_of_varying_shapes(stored, found.spec)
+        rows = _rows_of_both(manifest, source)
+        return replace(found, earlier=earlier_of(manifest), metadata=manifest.metadata, decoded=rows)
 
+    stored, source = manifest.stored, data()
     check = partial(_check_like, manifest)
-    return PlannedBuild(data(), check, content, _codec_of(manifest), manifest.spec)
+    return PlannedBuild(source, check, content, _codec_of(stored), stored.spec)
+
+
+def _rows_of_both(base: Manifest, source: Any) -> DecodedRows | None:
+    """Return the rows of a version and those of a source, which are decoded alike, if they are.
+
+    Raises:
+        ConfigurationError: if only one of them has groups of rows, or they are decoded otherwise.
+    """
+    before, after = base.decoded, source.decoded if isinstance(source, Source) else None
+    if before is None and after is None:
+        return None
+    if before is None or after is None:
+        which = "has rows of Parquet files, and the new records are" if after is None else "is"
+        raise ConfigurationError(
+            f"{base.key} {which} no rows of Parquet files, which are decoded as they are read: append files "
+            "of the same kind; or make a cache of its rows first, storage.submit(ref, ...)"
+        )
+    if (before.spec, before.form) != (after.spec, after.form):
+        raise UnsupportedDataError(
+            f"can't append to {base.key}: its rows are {before.spec.tree}, those of the new files "
+            f"{after.spec.tree}, or other values come in the place of nulls: give the same fields, missing"
+        )
+    return replace(before, records=before.records + after.records)
 
 
 def _codec_of(manifest: Manifest) -> Codec:
@@ -217,7 +249,7 @@ def receipts_of(backend: Backend, manifest: Manifest) -> list[Receipt]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         indexes = list(pool.map(read, range(len(table))))
     receipts = [
-        Receipt(start, SealedPart(*names, index), manifest.spec)
+        Receipt(start, SealedPart(*names, index), manifest.stored.spec)
         for start, names, index in zip(
             first[:-1], zip(table.sha256, table.index_sha256, strict=True), indexes, strict=True
         )
@@ -236,9 +268,10 @@ def _check_like(base: Manifest, source: Source) -> None:
         ConfigurationError: if the source has other metadata, such as names of classes.
     """
     refuse_other_metadata(source, base.metadata)
-    if source.spec.is_like(base.spec):
+    _rows_of_both(base, source)
+    if source.spec.is_like(base.stored.spec):
         return
-    problem = _difference(base.spec, source.spec)
+    problem = _difference(base.stored.spec, source.spec)
     raise UnsupportedDataError(f"can't append to {base.key}: {problem}")
 
 
@@ -289,15 +322,24 @@ def _compacted(
     catalogue: Catalogue, base: DatasetKey, options: BuildTerms, materialize: bool
 ) -> PlannedBuild:
     published = newest(catalogue, base)
+    manifest, rows = published.manifest, None
+    if manifest.groups is not None and not materialize:
+        if options.codec != SAME and any(codecs_of(options.codec, ["column"])):
+            raise ConfigurationError(
+                f"{manifest.key}: its rows lie in Parquet files and stay there, so they can't be compressed: "
+                "copy them, too (materialize=True, --materialize)"
+            )
+        published, rows = replace(published, manifest=manifest.stored), manifest.decoded
     manifest = published.manifest
     if manifest.is_adopted and not materialize:
         _refuse_to_compress_foreign(catalogue.root, manifest, options.codec)
 
     def content(receipts: list[Receipt]) -> Content:
-        return replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
+        found = replace(content_of(receipts), earlier=manifest.earlier, metadata=manifest.metadata)
+        return replace(found, decoded=rows)
 
     source = _StoredRecords(catalogue, published, materialize)
-    return PlannedBuild(source, content=content, codec=_codec_of(manifest))
+    return PlannedBuild(source, content=content, codec=_codec_of(manifest.stored))
 
 
 def _refuse_to_compress_foreign(root: Root, manifest: Manifest, codec: Codec) -> None:
@@ -331,7 +373,7 @@ class _StoredRecords(Source):
         self._published = published
         self._materialize = materialize
         self._keeps_foreign = published.manifest.is_adopted and not materialize
-        self._reader: Reader | None = None
+        self._reader: RecordReader | None = None
         self.has_final_spec = not self._keeps_foreign  # else its sizes are not those of the build
         self.spec: Spec = published.manifest.spec
         self.length: int = published.manifest.records
@@ -350,7 +392,7 @@ class _StoredRecords(Source):
     def chunks(self, start: int = 0) -> Iterator[Columns]:
         """Yield the records from `start` on."""
         reader = self._open()
-        foreign = _ForeignRecords(self._catalogue.root, self._published.manifest, reader)
+        foreign = _ForeignRecords(self._catalogue.root, self._published.manifest, reader.stored)
         count = max(1, CHUNK_BYTES // max(1, reader.record_bytes))
         first_record = reader.parts.table.first_record
         while start < self.length:
@@ -370,7 +412,7 @@ class _StoredRecords(Source):
             for leaf, field, column in zip(_as_stored(self.spec), self.spec.fields, columns, strict=True)
         ]
 
-    def _open(self) -> Reader:
+    def _open(self) -> RecordReader:
         if self._reader is None:
             manifest = self._published.manifest
             plain = replace(manifest, spec=manifest.spec.with_leaves(_as_stored(self.spec)))

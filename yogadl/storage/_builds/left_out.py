@@ -109,6 +109,8 @@ def with_metadata(
                 "come from: bytes were changed since it was built. Find out which by verify, and restore "
                 "them, or build that version again"
             )
+    if content.decoded is None:
+        content = replace(content, decoded=source.decoded)
     base = content.metadata
     metadata = {**source.metadata, **(base if given is None else given)}
     listed = LeftOut.of(base.get(LEFT_OUT))

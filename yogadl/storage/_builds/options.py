@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from yogadl._core.arguments import bool_argument, int_argument, value_argument
-from yogadl._core.forms import Forms, forms_of
 from yogadl._core.frozen import frozen
 from yogadl._format.codec import SAME, Codec, checked_codec
 from yogadl._format.manifest import checked_metadata
@@ -14,6 +13,7 @@ from yogadl.errors import ConfigurationError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from yogadl._core.forms import Forms
     from yogadl._core.progress import Progress
 
 # The executors of yogadl, by name: the module and class of each.
@@ -104,7 +104,6 @@ class RecordOptions:
         if self.on_error not in ("raise", "skip"):
             raise ConfigurationError(f'on_error must be "raise" or "skip", not {self.on_error!r:.100}')
         bool_argument("allow_pickle", self.allow_pickle)
-        forms_of(spec=self.spec)
 
 
 @frozen
@@ -114,10 +113,11 @@ class FileOptions:
     Args:
         read: Whether all files are read through, for checksums and the fingerprint that a cache of the same
             records has. If not, the files' own indexes and headers are trusted, and the fingerprint is made
-            of their sizes and tags.
+            of their sizes and tags. By default they are read, but of ``"parquet"`` only the footers.
         features: Of ``"tfrecord"``: the features of a `tf.train.Example`, each with its dtype, or with dtype
             and shape; if not given, a record is the bytes.
         base_version: A version whose records come before those of the files, adopted or not.
+        json: Of ``"parquet"``: the names of columns that are json values.
 
     Example:
         >>> import pathlib, yogadl
@@ -129,9 +129,10 @@ class FileOptions:
         2
     """
 
-    read: bool = True
+    read: bool | None = None
     features: Mapping[str, Any] | None = None
     base_version: str | None = None
+    json: Sequence[str] = ()
 
 
 @frozen
@@ -158,7 +159,8 @@ class BuildTerms:
     def __post_init__(self) -> None:
         if int_argument("workers", self.workers) > 1 and self.build.engine is not None:
             raise ConfigurationError("an engine has its own workers: leave out workers, or engine")
-        self.forms()
+        if type(self.json) is not tuple or self.json or self.missing is not None:
+            self.forms()  # checks both
         if self.codec != SAME:
             vars(self)["codec"] = checked_codec(self.codec)
 
@@ -182,8 +184,10 @@ class BuildTerms:
         """Whether records that can't be read are left out."""
         return self.records.on_error == "skip"
 
-    def forms(self, like: Any = None) -> Forms:
+    def forms(self, like: Any = None) -> "Forms":
         """Return what is said about the values of records; `like` is the structure of records before them."""
+        from yogadl._core.forms import forms_of  # a hit needs no more than the checks of its arguments
+
         said = self.records
         forms = forms_of(self.json, self.missing, like, allow_pickle=said.allow_pickle, spec=said.spec)
         return replace(forms, continues=like is not None)

@@ -15,7 +15,8 @@ from yogadl._core.key import DatasetKey
 from yogadl._core.protocols import Earlier
 from yogadl._core.spec import Spec
 from yogadl._format.columns import RunHash, fingerprint_of
-from yogadl._format.manifest import Manifest, digest_of, read_manifest, shorten_to_limit
+from yogadl._format.files import PARQUET
+from yogadl._format.manifest import DecodedRows, Groups, Manifest, digest_of, read_manifest, shorten_to_limit
 from yogadl._format.table import PartTable, is_hash
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import _names
@@ -41,6 +42,7 @@ class Content:
         metadata: What the user keeps with the version.
         is_weak: Whether the hash is of places of foreign values that were not read.
         aliases: Other fingerprints of the same records.
+        decoded: The rows that the records are groups of, if they are.
     """
 
     spec: Spec
@@ -50,11 +52,13 @@ class Content:
     metadata: dict[str, Any] = field(default_factory=dict)
     is_weak: bool = False
     aliases: tuple[str, ...] = ()
+    decoded: DecodedRows | None = None
 
     @property
     def fingerprint(self) -> str:
         """The hash of the records."""
-        return fingerprint_of(self.spec, self.run, is_weak=self.is_weak)
+        found = fingerprint_of(self.spec, self.run, is_weak=self.is_weak)
+        return found if self.decoded is None else self.decoded.fingerprint_over(found)
 
     def with_aliases(self, fingerprints: Iterable[str]) -> "Content":
         """Return the content with other fingerprints of the same records."""
@@ -95,10 +99,13 @@ def publish(
     table_sha256 = hashlib.sha256(table).hexdigest()
     root.write(_names.table(key.id, table_sha256), table)
     pin_parts(root, key, content.table, table_sha256, content.earlier)
+    rows, groups, container = content.decoded, None, content.table.container
+    if rows is not None:
+        groups, container = Groups(content.run.records, content.spec, rows.form), PARQUET
     made = Manifest(
         key=key,
-        spec=content.spec,
-        records=content.run.records,
+        spec=content.spec if rows is None else rows.spec,
+        records=content.run.records if rows is None else rows.records,
         fingerprint=content.fingerprint,
         table_sha256=table_sha256,
         table_bytes=len(table),
@@ -110,9 +117,10 @@ def publish(
         earlier=content.earlier,
         metadata=content.metadata,
         codecs=tuple(content.table.codecs),
-        container=content.table.container,
+        container=container,
         aliases=content.aliases,
         is_weak=content.is_weak,
+        groups=groups,
     )
     manifest = shorten_to_limit(made).to_bytes()
     if replaces:

@@ -34,7 +34,7 @@ class BuildExclusion(Protocol):
 
     @property
     def report(self) -> "Progress | None":
-        """A cheap function that reports progress to waiting processes; ``None`` if they can't be reached."""
+        """Cheaply reports progress to waiting processes, or is ``None`` if they can't be reached."""
 
     def check(self) -> None:
         """Check that no other builder has taken over.
@@ -101,7 +101,7 @@ class Backend:
         catalogue: Finds and opens caches.
         make_coordinator: Makes the coordinator when it is first needed: a process that only reads never loads
             its module.
-        part_bytes: The largest size of a part unless a build gives one; ``None`` lets parts grow up to 1 GiB.
+        part_bytes: The largest size of a part unless a build gives one; parts grow up to 1 GiB if ``None``.
     """
 
     catalogue: Catalogue

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from yogadl.storage._files.folder import Folder, network_file_system
 from yogadl.storage._files.root import MAX_READ_BYTES, Root
 
 if TYPE_CHECKING:
+    from yogadl._foreign.groups import GroupReader
     from yogadl._format.checks import Checksums
     from yogadl._format.fields import BlockPositions
     from yogadl._format.files import HeldRows, PartFiles
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from yogadl.storage._files.permitted import Permitted
 
 
+# Any reader of a cache.
+RecordReader: TypeAlias = "Reader | GroupReader"
 # The size from which a part table is compacted in memory; a smaller one would save too little for the time.
 LARGE_TABLE_BYTES: Final = 2**20
 
@@ -70,6 +73,7 @@ def open_table(root: Root, manifest: Manifest) -> PartTable:
     Raises:
         CacheFormatError: if the table is missing, or not the one that the manifest names.
     """
+    manifest = manifest.stored
     name = _names.table(manifest.key.id, manifest.table_sha256)
     what = f"the part table of {manifest.key} ({root.where(name)})"
     content = root.view(name, manifest.table_bytes + 1)
@@ -253,7 +257,7 @@ class Opener(Protocol):
         """Return the manifest with this digest if all its files are on this machine, else ``None``."""
         return None
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader:
+    def reader(self, published: Published, *, check: bool = False) -> RecordReader:
         """Return a reader of a cache.
 
         Args:
@@ -383,13 +387,13 @@ class CachedRecords(Stored):
         self._published = published
         self._lock = ProcessLock()
         self._selections: dict[str, Selection] = {}  # selections that can't be written to the storage
-        self._opened: tuple[Manifest, Reader] | None = None
+        self._opened: tuple[Manifest, RecordReader] | None = None
 
     def __reduce__(self) -> Any:
         made = partial(CachedRecords, check=self._is_checked, tag=self._tag)
         return made, (self._storage, self._key, self._digest, self._allow_pickle)
 
-    def open(self) -> tuple[Manifest, Reader]:
+    def open(self) -> tuple[Manifest, RecordReader]:
         """Return manifest and reader; the first call reads the part table.
 
         Raises:
@@ -402,7 +406,7 @@ class CachedRecords(Stored):
                 opened = self._opened = self._opened or self._open()
         return opened
 
-    def _open(self) -> tuple[Manifest, Reader]:
+    def _open(self) -> tuple[Manifest, RecordReader]:
         published = self._published or self._storage.published(self._key, self._digest)
         manifest = published.manifest
         if NEEDS_PICKLE in manifest.needs and not self._allow_pickle:
@@ -467,6 +471,12 @@ class CachedRecords(Stored):
             if published is not None and published.manifest.fingerprint == fingerprint:
                 return version
         return None
+
+    @property
+    def group_ends(self) -> Indices | None:
+        """The record after the last one of each group of rows, if the records are decoded from such."""
+        reader = self.open()[1] if self._manifest.groups is not None else None
+        return None if reader is None else reader.group_ends
 
     @property
     def record_bytes(self) -> int:
@@ -575,7 +585,8 @@ class CachedRecords(Stored):
 
     def planner(self) -> Any:
         """Return a planner that counts the requests for reading this cache by range."""
-        return self._storage.opener.planner(self.open()[1].parts)
+        reader = self.open()[1]
+        return reader.planner(self._storage.opener.planner(reader.parts))
 
     def selection(self, name: str, records: int) -> Indices | None:
         """Return the selection kept under this name, of a view of this many records, or None."""
@@ -648,19 +659,26 @@ def checksums(
     """Return the checksums of a cache's blocks; `remedy` is the advice if a block differs."""
     from yogadl._format.checks import Checksums  # only checked reading needs it
 
-    names = [field.name for field in manifest.spec.fields]
+    names = [field.name for field in manifest.stored.spec.fields]
     return Checksums(table, names, index_of, str(manifest.key), remedy)
 
 
 def new_reader(
     manifest: Manifest, table: "PartTable", files: "PartFiles", sums: "Checksums | None", *, maps: bool
-) -> Reader:
+) -> RecordReader:
     """Return a reader of a cache's files, which compares blocks with their checksums if these are given."""
+    spec = manifest.stored.spec
     if sums is None:
-        return Reader(manifest.spec, table, files, maps=maps)
-    from yogadl._format.checks import CheckedReader
+        reader = Reader(spec, table, files, maps=maps)
+    else:
+        from yogadl._format.checks import CheckedReader
 
-    return CheckedReader(sums, manifest.spec, files, maps=maps)
+        reader = CheckedReader(sums, spec, files, maps=maps)
+    if manifest.decoded is None:
+        return reader
+    from yogadl._foreign.groups import GroupReader  # only rows of Parquet files need it
+
+    return GroupReader(reader, manifest.decoded)
 
 
 def can_map(folder: Folder) -> bool:

@@ -135,7 +135,7 @@ class LoggedVersion:
         added_bytes: The size of its other files.
         explanation: The differences between the code, values and arguments that built the two, or ``None``
             for the first.
-        metadata: What the user keeps with the version; {} if nothing.
+        metadata: The user's values that are kept with the version; {} if there are none.
         foreign_files: The number of foreign files that it was adopted from.
     """
 

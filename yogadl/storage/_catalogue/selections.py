@@ -34,11 +34,11 @@ class SmallFiles(Protocol):
         """Write a file; a file of that name is replaced."""
 
     def map(self, name: str) -> Any:
-        """Return the content of a file that may be large, mapped if possible; ``None`` if there is none."""
+        """Return the content of a file, mapped if possible, or ``None`` if there is none; it may be large."""
 
 
 def find_selection(files: SmallFiles, manifest: Manifest, name: str, records: int) -> Selection | None:
-    """Return the selection of that name, made from this many records; ``None`` if there is no sound one."""
+    """Return the selection of that name from this many records, or ``None`` if there is no sound one."""
     file = _names.selection(manifest.key.id, manifest.fingerprint, name)
     try:
         content = files.read(file, most_selection_bytes(records))
@@ -63,7 +63,7 @@ def write_selection(files: SmallFiles, manifest: Manifest, selection: Selection)
 
 
 def find_plan(files: SmallFiles, manifest: Manifest, name: str) -> memoryview | None:
-    """Return the plan of that name; ``None`` if there is no sound one."""
+    """Return the plan of that name, or ``None`` if there is no sound one."""
     file = _names.plan(manifest.key.id, manifest.fingerprint, name)
     try:
         content = files.map(file)
@@ -90,7 +90,7 @@ def write_plan(files: SmallFiles, manifest: Manifest, name: str, content: bytes)
 
 
 def _plan_name(content: Any) -> str | None:
-    """Return the name in a plan's file; ``None`` if the file is damaged."""
+    """Return the name in a plan's file, or ``None`` if the file is damaged."""
     view = memoryview(content)
     if len(view) < _HEADER_BYTES or xxh3_128_digest(view[_HEADER_BYTES:]) != view[_NAME_BYTES:_HEADER_BYTES]:
         return None

@@ -1,8 +1,8 @@
 """Keep tags: names for versions, which can be moved to other versions.
 
 Each move of a tag is a small numbered file of its own, written only if the name is free. The file with the
-highest number contains the version that the tag names now; the others are its history. So two processes
-that move a tag at the same time both succeed, one after the other, without a lock.
+highest number contains the version that the tag names now; the others are its history. Two processes
+that move a tag at the same time thus both succeed, one after the other, without a lock.
 """
 
 import errno

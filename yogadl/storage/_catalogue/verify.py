@@ -98,9 +98,12 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
         run = run.then(part.index.run)
     table = join_parts(parts).to_file().to_bytes()
     is_weak = any(part.index.is_weak for part in parts)
+    fingerprint = fingerprint_of(manifest.stored.spec, run, is_weak=is_weak)
+    if manifest.decoded is not None:
+        fingerprint = manifest.decoded.fingerprint_over(fingerprint)
     if (
         hashlib.sha256(table).hexdigest() != manifest.table_sha256
-        or fingerprint_of(manifest.spec, run, is_weak=is_weak) != manifest.fingerprint
+        or fingerprint != manifest.fingerprint
         or manifest.size_bytes != sum(part.index.size_bytes for part in parts)
         or manifest.parts != len(parts)
     ):
@@ -113,7 +116,7 @@ def _verify_manifest(manifest: Manifest, parts: Sequence[SealedPart]) -> None:
 def _verify_part(root: Root, manifest: Manifest, table: PartTable, part: int) -> SealedPart:
     sha256, size_bytes = table.sha256[part], int(table.size_bytes[part])
     first, end = table.first_record[part : part + 2].tolist()
-    fields = manifest.spec.fields
+    fields = manifest.stored.spec.fields
     with contextlib.ExitStack() as stack:
         try:
             sealed = read_sealed(root, manifest.key.id, sha256, table.index_sha256[part])
@@ -154,7 +157,7 @@ def _verify_addressed(manifest: Manifest, places: "Permitted", index: PartIndex,
             if not found.has(reader.read(found.position, found.length)):
                 damaged = index.fields[found.field].records_of("heap", found.block, index.records)
                 records = range(first + damaged.start, first + damaged.stop)
-                name = manifest.spec.fields[found.field].name
+                name = manifest.stored.spec.fields[found.field].name
                 raise damage_error(str(manifest.key), name, records, file.damage[0])
 
 

@@ -85,7 +85,7 @@ def stat_any(root: Path, name: str) -> os.stat_result:
 
 
 def files_below(root: Path, below: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[str]:
-    """Yield the names of all files below a folder; none if the folder does not exist.
+    """Yield the names of all files below a folder, or none if the folder does not exist.
 
     Args:
         root: The storage's folder.
@@ -201,7 +201,7 @@ class Folder(Root):
             raise storage_error(error, f"can't read {self.path(name)}", reads=True) from error
 
     def map(self, name: str) -> mmap.mmap | bytes | None:
-        """Map a file for reading; ``None`` if it does not exist."""
+        """Map a file for reading, or return ``None`` if it does not exist."""
         try:
             with open_file(self.root, name) as file:
                 if not os.fstat(file.fileno()).st_size:

@@ -1,6 +1,6 @@
-"""List files of this machine: those below a folder, and those that a pattern names.
+"""List files of this machine, below a folder or named by a pattern.
 
-A folder that can't be listed ends the list with an error: what is left out without a word is missing data.
+A folder that can't be listed ends the list with an error: a file left out silently is missing data.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Pattern:
         self.start = self._opened({0})
 
     def after(self, states: frozenset[int], name: str) -> frozenset[int]:
-        """Return the states after one more segment of a path; none if no path that goes on matches."""
+        """Return the states after one more segment of a path, or none if no longer path matches."""
         found: set[int] = set()
         for number in states:
             if number == len(self._segments):
@@ -185,7 +185,7 @@ class _Met:
         folder = os.path.realpath(top)
         while (above := os.path.dirname(folder)) != folder:
             folder = above
-            with contextlib.suppress(OSError):  # nobody asks for what is there
+            with contextlib.suppress(OSError):  # folders above are not listed
                 found = _identity(os.stat(folder), folder)
                 self._paths[found] = folder
                 self._above.add(found)
@@ -222,7 +222,7 @@ def _identity(status: os.stat_result, folder: str) -> object:
 
 
 def _listed(folder: str, names: Sequence[str] | None) -> Iterator[tuple[str, bool | None]]:
-    """Yield the names in a folder, sorted, and whether each is a folder; None if that is not known yet.
+    """Yield the names in a folder, sorted, and whether each is a folder, or None if not known yet.
 
     Args:
         folder: The folder.

@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Promises(NamedTuple):
-    """What a root promises beyond the methods of `Root`: local folders, shared folders and buckets differ.
+    """The promises of a root beyond the methods of `Root`: local folders, shared folders and buckets differ.
 
     Attributes:
         renames: Whether builds write parts in place and rename them; otherwise they upload them.
@@ -49,7 +49,7 @@ class Root(Protocol):
     Safe to use from any process or thread. Every error is a `StorageError` that names the file.
 
     Attributes:
-        promises: What this root promises beyond its methods.
+        promises: The promises of this root beyond its methods.
     """
 
     promises: Promises
@@ -60,7 +60,7 @@ class Root(Protocol):
 
     @property
     def bucket(self) -> "Bucket | None":
-        """The bucket that holds the files; ``None`` for a folder, where builds write parts in place."""
+        """The bucket that holds the files, or ``None`` for a folder, where builds write parts in place."""
         return None
 
     def where(self, name: str) -> str:

@@ -1,1 +1,1 @@
-"""Find the version of a function or of a source; what finds none builds it."""
+"""Find the version of a function or of a source, or build it."""

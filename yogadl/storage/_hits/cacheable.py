@@ -12,7 +12,6 @@ from yogadl._core.key import AUTO, DatasetKey
 from yogadl._dataref import RecordsRef
 from yogadl._format.manifest import Manifest
 from yogadl._provenance.builder import Builder, Describer
-from yogadl._provenance.difference import difference
 from yogadl._provenance.values import HOOK
 from yogadl.errors import CacheFormatError, DatasetNotFoundError, StorageError
 from yogadl.storage._builds.options import BuildTerms
@@ -69,7 +68,7 @@ def cached(
 
 
 def _plain_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a key for a call; ``None`` if not all arguments are plain values."""
+    """Return a key for a call, or ``None`` if not all arguments are plain values."""
     values = (*args, *kwargs.values())
     if not all(type(value) in _PLAIN for value in values):
         return None
@@ -84,6 +83,10 @@ def warn_if_stale(manifest: Manifest, builder: dict[str, Any], warned: set[str])
         builder: The description of the code and arguments that would build it now.
         warned: The differences that warnings were given for.
     """
+    if builder.items() <= manifest.builder.items():
+        return
+    from yogadl._provenance.difference import difference  # a hit by the same code does not need it
+
     text = difference(manifest.builder, builder)
     if text and text not in warned:
         warned.add(text)
@@ -105,6 +108,8 @@ def _log_why(backend: Backend, key: DatasetKey, builder: Builder) -> None:
                     found = backend.catalogue.published(DatasetKey(key.id, version)).manifest
                     newest = found if newest is None or found.created > newest.created else newest
     if newest is not None:
+        from yogadl._provenance.difference import difference
+
         text = difference(newest.builder, builder.to_json())
         _log.info("yogadl: building %s; it differs from %s in: %s", key, newest.key.version, text)
 

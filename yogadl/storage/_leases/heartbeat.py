@@ -95,7 +95,7 @@ class LeaseWaiter:
         policy: How long to wait.
         key: The version that is built, or the dataset that is pruned.
         takes_turns: Whether the caller will build even if another process has built the version during the
-            wait. Such callers take turns.
+            wait; two callers that will take turns.
     """
 
     def __init__(

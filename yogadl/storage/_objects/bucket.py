@@ -134,7 +134,7 @@ class Bucket(Protocol):
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write an object unless it exists; return whether this call did.
 
-        The result holds even if the store's answer was lost, as long as no two writers put the same bytes. So
+        The result holds even if the store's answer was lost, as long as no two writers put the same bytes:
         each content contains a token of its writer.
         """
 
@@ -366,7 +366,7 @@ class OfflineBucket(Bucket):
         self._refuse("delete", name)
 
     def at_root(self) -> "OfflineBucket | None":
-        """Return the whole bucket that this one lies in; ``None`` if it is a folder."""
+        """Return the whole bucket that this one lies in, or ``None`` if it is a folder."""
         at_root = getattr(self._bucket, "at_root", None)
         return None if at_root is None else OfflineBucket(at_root())
 

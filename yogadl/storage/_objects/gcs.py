@@ -110,7 +110,7 @@ def _transport_of(client: Any, bucket: str, user_project: str | None, timeouts_s
 
 
 def _signature(client: Any) -> Mapping[str, str]:
-    """Return the headers that sign a client's requests, valid for some minutes; none if it is anonymous."""
+    """Return the headers that sign a client's requests for some minutes, or none if it is anonymous."""
     headers: dict[str, str] = {}
     session = client._http
     session.credentials.before_request(session._auth_request, "GET", client.api_endpoint, headers)

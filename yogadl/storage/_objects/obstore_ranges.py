@@ -44,8 +44,8 @@ _CREDENTIALS_LIFE: Final = timedelta(minutes=6)
 # obstore needs a limit for a whole body. This one is not reached, since the read timeout ends a body without
 # progress much earlier.
 _LONGEST_BODY: Final = timedelta(days=1)
-# Answers with these statuses may have a Retry-After, which obstore does not return. So the request is
-# repeated through the SDK, which returns it, after a pause; and so are others for some time.
+# Answers with these statuses may have a Retry-After, which obstore does not return. The request is
+# repeated after a pause through the SDK, which returns it; other requests take the SDK for some time, too.
 _BUSY_STATUSES: Final = (429, 503)
 _BUSY_PAUSE_S: Final = 1.0
 _BUSY_FOR_S: Final = 10.0
@@ -60,7 +60,7 @@ class _ObstoreClient(NamedTuple):
     """The stores of obstore through which ranges are read. Never pickled, since they have secrets.
 
     Attributes:
-        store: Reads bodies of any length in any time; ``None`` if the SDK must be used.
+        store: Reads bodies of any length in any time, or is ``None`` if the SDK must be used.
         tag: The key of an object's tag in obstore's metadata.
         patience_store: The same store, but a whole answer must arrive within `patience_s`.
         quick_store: The same store, but a whole answer must arrive within `short_limit_s`.
@@ -237,7 +237,7 @@ class ObstoreRanges:
 
 
 def short_limit_s(patience_s: float) -> float:
-    """Return the seconds within which a range usually arrives; they are not counted towards the patience."""
+    """Return the seconds within which a range usually arrives, not counted towards the patience."""
     return min(1.5, patience_s / 4)
 
 

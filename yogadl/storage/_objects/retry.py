@@ -1,7 +1,7 @@
 """Repeat operations on a store that failed for a transient reason, with backoff and a limit in time.
 
-An SDK's time limits apply between two bytes: one byte each second keeps a request alive for ever. So attempts
-are made in threads of their own, and abandoned if they make too little progress.
+An SDK's time limits apply between two bytes: one byte each second keeps a request alive for ever. Attempts
+are therefore made in threads of their own, and abandoned if they make too little progress.
 """
 
 import errno
@@ -122,7 +122,7 @@ class Retrier:
 
     Attributes:
         presence: Whether the store answers; shared by all users of the same store.
-        given_up_s: When a request was last given up, of the monotonic clock; ``None`` if one was answered
+        given_up_s: When a request was last given up, of the monotonic clock, or ``None`` if one was answered
             since.
     """
 
@@ -181,7 +181,7 @@ class Attempts:
             self.restart()
 
     def sends_anew(self) -> Callable[[int], None]:
-        """Return `moved` for an attempt that sends all again: what earlier ones have sent is no progress."""
+        """Return `moved` for an attempt that sends all again, in which bytes sent before are no progress."""
         sent_bytes = 0
 
         def moved(size_bytes: int) -> None:

@@ -20,7 +20,7 @@ from yogadl.errors import ConfigurationError, CredentialsError, MissingDependenc
 from yogadl.storage._objects.bucket import Body, Object, replaced
 from yogadl.storage._objects.retry import TransientError
 
-# The errors of stores have the same words for every SDK: what was refused, why, and the remedy.
+# The errors of stores say with the same words for every SDK what was refused, why, and the remedy.
 
 
 class Verb(enum.Enum):
@@ -345,7 +345,7 @@ def _masked_words(text: str) -> str:
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the header that requests a range; none for a whole object."""
+    """Return the header that requests a range, or no header for a whole object."""
     if not start and stop is None:
         return {}
     return {"Range": f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"}

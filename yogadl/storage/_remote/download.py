@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Download one object into an open file, by ranges in parallel, and hash it meanwhile.
 #
-# Chunks are written at once, and hashed from the page cache while the next ranges arrive. So the memory
+# Chunks are written at once, and hashed from the page cache while the next ranges arrive, so that the memory
 # needed does not depend on the size of the object.
 
 
@@ -225,7 +225,7 @@ class Download:
         sha256: The hash of its bytes.
         size_bytes: Its size, or ``None`` if unknown.
         path: The file that it becomes; any other of that name is replaced.
-        in_few: Whether it is requested in few ranges: that takes fewer requests, and more time.
+        in_few: Whether it is requested in few ranges, with fewer requests and in more time.
         place: Where the object lies, if it is not that of its name in the cache's bucket.
     """
 

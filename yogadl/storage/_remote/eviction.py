@@ -97,7 +97,7 @@ class MirrorLocation:
         return self.reader_lock(table_name).with_suffix(".fill")
 
     def download_locks(self) -> list[Path]:
-        """Return every existing lock of a download: those of `download_lock` and of `fill_lock`."""
+        """Return every existing lock of a download, of `download_lock` and of `fill_lock`."""
         folder = self.root / "locks"
         return [*folder.glob("*.whole"), *folder.glob("*.fill")]
 
@@ -249,7 +249,7 @@ def _host_folder() -> str:
 
 # Evict files from a mirror to make room: files that no process reads, least recently used first.
 #
-# As long as a reader lives, it holds a shared lock on one lock file, that of its cache's part table. So the
+# As long as a reader lives, it holds a shared lock on one lock file, that of its cache's part table: the
 # tables whose locks are held name the parts that must stay. Another lock is held while parts are downloaded;
 # it reserves the bytes of all missing parts, or of the one part that it names. Eviction holds the mirror's
 # gate exclusively, and readers register while they share it, so neither interferes with the other.

@@ -237,7 +237,7 @@ class HeldRanges:
     def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
         """Return the range that has these bytes; the caller has the lock of `Ranges`.
 
-        They begin at `joined_start`, a position in all files joined.
+        The bytes begin at `joined_start`, a position in all files joined.
         """
         file, _, stop = span
         place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1

@@ -92,7 +92,7 @@ class LocalMirror:
         bucket: The bucket of the caches.
         folder: The folder of the copies, or ``None`` for this machine's temporary storage.
         limit: The largest size, in bytes or as ``"200GB"``; stored in the folder, where the last value given
-            is used. ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
+            is used, and ``None`` leaves it unchanged; without a limit, only the disk limits the mirror.
         keeps_files: Whether files are kept; not for ``mirror=None``, where builds still use a disk, and
             remove their files when they end.
 
@@ -113,7 +113,7 @@ class LocalMirror:
         self._limit_bytes = None if limit is None else bytes_of(limit)
         self._lock = ProcessLock()
         self._made_location: MirrorLocation | None = None
-        # The free bytes after the last eviction that did not help; None if it helped, or there was none.
+        # The free bytes after the last eviction if it did not help, else None.
         self._free_bytes_after_eviction: int | None = None
 
     def __reduce__(self) -> Any:

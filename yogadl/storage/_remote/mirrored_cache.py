@@ -48,7 +48,7 @@ _log = logging.getLogger("yogadl")
 _LOCK_LIMIT_S: Final = 60.0
 # For more indexes than this, sizes are listed instead of requested one by one.
 _FEW_INDEXES: Final = 16
-# To look for room, the mirror is listed, which takes a second for 100,000 parts. So the room that was found
+# To look for room, the mirror is listed, which takes a second for 100,000 parts. The room that was found
 # is used for several parts, but only this fraction of it, since other processes may use the rest.
 _ROOM_SHARE: Final = 16
 # The number of files compared at once, and the bytes of each read at a time.
@@ -313,7 +313,7 @@ class MirroredCache:
         try:
             return read()
         except CacheFormatError:
-            self._download_again([wanted])  # which compares what arrives
+            self._download_again([wanted])  # it compares the bytes that arrive
             return read()
 
     def _download_again(self, damaged: Sequence[Download]) -> None:

@@ -1,4 +1,4 @@
-"""Open the caches of a bucket: from the mirror, after a download to the mirror, or by range."""
+"""Put a storage in a bucket together; open its caches in the mirror, after a download to it, or by range."""
 
 import logging
 from collections.abc import Callable
@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from yogadl._core.key import DatasetKey
 from yogadl._format.files import Files
 from yogadl._format.manifest import Manifest, digest_of
-from yogadl._format.reader import Reader
 from yogadl._format.table import PartTable
-from yogadl.errors import CredentialsError, StorageError
+from yogadl.errors import ConfigurationError, CredentialsError, StorageError
 from yogadl.storage import _names
+from yogadl.storage._catalogue.backend import Backend, BuildCoordinator, Lease
 from yogadl.storage._catalogue.cached import (
     REMEDY,
     Published,
+    RecordReader,
     can_map,
     checksums,
     new_reader,
     read_index,
     table_to_read,
 )
+from yogadl.storage._catalogue.catalogue import Catalogue
 from yogadl.storage._files.bucket_root import BucketRoot
 from yogadl.storage._files.folder import FULL
-from yogadl.storage._objects.bucket import Bucket, OfflineError
+from yogadl.storage._objects.bucket import Bucket, OfflineError, check_conditions
 from yogadl.storage._objects.retry import UnavailableError
-from yogadl.storage._remote.filling import FillPolicy
 from yogadl.storage._remote.mirror import LocalMirror, MirroredRoot
 from yogadl.storage._remote.mirrored_cache import MirroredCache
-from yogadl.storage._remote.ranged_cache import RangedCache
+from yogadl.storage._remote.ranged_cache import FillPolicy, RangedCache
 from yogadl.storage._remote.requests import Spending
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ _said_to_be_full: Final[set[str]] = set()  # mirrors; said once in a process
 # The advice about a damaged block.
 _REMEDY: Final = "storage.verify, or `yogadl verify`, downloads it again from the bucket; then fetch it again"
 
-
+# The largest size of a part in a bucket unless a build gives one.
+PART_BYTES: Final = 256 * 2**20
 # Up to this size, downloading all that is missing takes less time than reading by range would save.
 AT_ONCE_BYTES: Final = 64 * 2**20
 
@@ -52,6 +54,51 @@ AT_ONCE_BYTES: Final = 64 * 2**20
 Fill = Literal["auto", "always", "never"]
 # Whether ranges are compared with their checksums: not at all, or by whole blocks.
 Verify = Literal["block"] | None
+
+
+def remote_backend(
+    bucket: Bucket,
+    mirror: LocalMirror,
+    lease: Lease,
+    *,
+    mapped: bool = True,
+    fill: Fill = "auto",
+    spending: Spending | None = None,
+    verify: Verify = None,
+    buckets: tuple[tuple[str, Bucket], ...] = (),
+) -> Backend:
+    """Return the backend of a storage in a bucket, shared by any number of machines without a server.
+
+    Args:
+        bucket: The bucket; no request is made before it is used.
+        mirror: This machine's copies.
+        lease: How builders exclude each other. If it is exclusive, a test before a build shows that the store
+            honours conditional writes.
+        mapped: Whether the mirror's files may be mapped.
+        fill: Whether to fill the mirror with versions that are read.
+        spending: Counts requests for ranges.
+        verify: Whether ranges are compared with their checksums.
+        buckets: See `Permitted`.
+
+    Raises:
+        ConfigurationError: if `verify` has another value.
+    """
+    if verify not in (None, "block"):
+        raise ConfigurationError(f"verify must be None or 'block', not {verify!r}")
+    root = MirroredRoot(bucket, mirror)
+    opener = MirrorOpener(bucket, mirror, mapped, fill, spending, verify, buckets)
+    make_coordinator = partial(_leases, root, bucket, mirror, lease)
+    return Backend(Catalogue(root, opener), make_coordinator, PART_BYTES)
+
+
+def _leases(root: MirroredRoot, bucket: Bucket, mirror: LocalMirror, lease: Lease) -> BuildCoordinator:
+    from yogadl.storage._leases.lease import LeaseCoordinator, Leases  # only what builds or prunes needs it
+
+    changed = partial(mirror.renew, digest=None)
+    leases = Leases(BucketRoot(bucket), lease)  # without the mirror, which no process of heartbeats needs
+    return LeaseCoordinator(
+        root, leases, probe=partial(check_conditions, bucket) if lease.exclusive else None, changed=changed
+    )
 
 
 class MirrorOpener:
@@ -146,7 +193,7 @@ class MirrorOpener:
     def mirrored(self, key: DatasetKey, digest: str) -> Published | None:
         return self.mirror.published_if_whole(key, digest)
 
-    def reader(self, published: Published, *, check: bool = False) -> Reader:
+    def reader(self, published: Published, *, check: bool = False) -> RecordReader:
         """Return a reader of a cache: of mapped files if they are here, else of ranges.
 
         If few bytes are missing, they are downloaded now, unless `Mirror.fill` is ``"never"``.
@@ -206,7 +253,7 @@ class MirrorOpener:
         self.mirror.make_room(manifest.table_bytes)
         return self.mirror.hold(manifest, self._places, with_dictionaries=not self._is_to_plan)
 
-    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> Reader:
+    def _ranged_reader(self, manifest: Manifest, *, check: bool) -> RecordReader:
         """Return a reader by range of a cache that has no files on this machine, without a mirror."""
         table = table_to_read(self._root, manifest)
         sums = self._sums(manifest, table, check=check)

@@ -2,8 +2,8 @@
 
 The file is in the folder of its final path, under a temporary name. A second file beside it has notes: the
 ranges that were written. A range is noted when it is written, not when it is synced: the writes of a killed
-process are in the page cache, but may be lost when the machine crashes. So notes are used only until the next
-boot. In any case the whole file is compared with its sha256 before it gets its final name.
+process are in the page cache, but may be lost when the machine crashes. Notes are therefore used only until
+the next boot. In any case the whole file is compared with its sha256 before it gets its final name.
 """
 
 import contextlib

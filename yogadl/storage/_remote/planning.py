@@ -157,7 +157,7 @@ class Planner:
         Args:
             indices: The indices of the records.
             fields: Their fields; all if not given.
-            stretches: Which bytes of the values of the one field are announced.
+            stretches: The bytes of the one field's values that are announced.
             is_block: Whether the records are held as a block.
         """
         numbers = range(len(self._table.fields)) if fields is None else fields
@@ -193,6 +193,13 @@ class Planner:
             files, positions, lengths = map(np.concatenate, zip(*together, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
         return found
+
+    def add_ranges(self, files: Int64s, positions: Int64s, lengths: Int64s, fields: Sequence[int]) -> None:
+        """Count the requests for these bytes, which are announced together: values of records of fields."""
+        for number in fields:
+            self._records[number] = self._records.get(number, 0) + len(files) // max(1, len(fields))
+        self._held = self._counter.new_held()
+        self._announce(files, positions, lengths, keeps_pages=False)
 
     def _add_rows(self, number: int, parts: Int64s, rows: Int64s, *, only_entries: bool = False) -> Int64s:
         """Count the rows of a field, which hold values or their entries; return their positions."""

@@ -206,7 +206,7 @@ class AnnouncedBlocks:
 
 
 class RangeHolder(Protocol):
-    """Ranges that are kept while a stream reads from them: those of `HeldRanges`, or those of a plan."""
+    """Ranges that are kept while a stream reads from them, by `HeldRanges` or by a plan."""
 
     def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
         """Return the range that has these bytes, which begin there if all files were joined."""
@@ -219,10 +219,10 @@ class _KnownRanges:
     """The ranges that a process has or has requested.
 
     Attributes:
-        rows: Those that handles keep, by position, if all files were joined.
+        rows: The ranges that handles keep, by their position if all files were joined.
         handles: The handles, the oldest first.
         windows: The windows.
-        pages: The pages or compared blocks, by number; those of small fields are kept.
+        pages: The pages or compared blocks, by number; pages of small fields are kept.
         blocks: The handles of compared blocks, the oldest first.
         sound: The blocks of each range that have their checksums.
     """
@@ -244,7 +244,7 @@ def living(references: Iterable[weakref.ref[Held]]) -> list[Held]:
 class RangePolicy:
     """Decides which requests the reads of a cache take: `Ranges` makes them, a plan counts them.
 
-    What is announced is requested once for as long as a handle has it. Small fields are read by pages, which
+    Announced bytes are requested once for as long as a handle has them. Small fields are read by pages, which
     are kept. If ranges are compared with their checksums, whole blocks are requested instead, and kept as
     long as there is room. Safe to use from several threads.
 

@@ -132,7 +132,7 @@ class Extents:
     def get(self, key: int) -> Extent | None:
         """Return the extent of a key, if there is one and its request has not failed.
 
-        An extent whose request failed is requested again. So an error is raised for the readers that wait for
+        An extent whose request failed is requested again: an error is raised for the readers that wait for
         the extent, and not for later readers, when its cause may have passed.
         """
         extent = self._extents.get(key)
@@ -280,7 +280,7 @@ def _run_jobs(jobs: deque[_Job], tokens: "queue.SimpleQueue[bool]") -> None:
             continue
         with one_operation(began_s):
             work()
-        del work, instead  # they would keep what was read until the next job
+        del work, instead  # both would keep what was read until the next job
 
 
 def _end(
@@ -478,13 +478,13 @@ Uint64s = NDArray[np.uint64]
 
 # The pin of an object whose tag is unknown.
 UNKNOWN: Final = 0
-_KNOWN_OBJECTS: Final = 1024  # whose names are not made again for each request
+_KNOWN_OBJECTS: Final = 1024  # their names are kept between requests
 # The bytes that a file of pins may have beside its hashes.
 _MOST_HEADER_BYTES: Final = 4096
 
 
 class Pins:
-    """The pins of a cache's parts: they show whether an object is the one that was published.
+    """The pins of a cache's parts, which show whether an object is the one that was published.
 
     Safe to use from threads and after a fork; not picklable.
 
@@ -505,7 +505,7 @@ class Pins:
         self._results: dict[tuple[int, str], bool] = {}
 
     def is_published(self, part: int, tag: str) -> bool | None:
-        """Return whether a part's object with this tag has the right bytes; ``None`` if that is unknown.
+        """Return whether a part's object with this tag has the right bytes, or ``None`` if unknown.
 
         The first call makes a request.
 

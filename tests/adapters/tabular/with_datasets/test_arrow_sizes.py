@@ -22,7 +22,7 @@ SMALLER = SCALED | {
     "adapters.arrays._columns._CHUNK_BYTES": 2**14,
     "adapters.arrays._columns._CHUNK_RECORDS": 70,
     "adapters.arrays._columns._LEAST_RECORDS": 33,
-    "adapters.arrays._columns._JOINED_BYTES": 2**14 + 2**13,
+    "_foreign.arrow_columns._JOINED_BYTES": 2**14 + 2**13,
     "adapters.arrow_export._MAX_BYTES": 2**13,
 }
 OF_VALUES = [
@@ -32,8 +32,8 @@ OF_VALUES = [
     ("_format.layout.HEAP_BLOCK_BYTES", "string"),
     ("_format.layout.HEAP_BLOCK_BYTES", "list"),
     ("adapters.arrays._columns._CHUNK_BYTES", "binary"),
-    ("adapters.arrays._columns._JOINED_BYTES", "binary"),
-    ("adapters.arrays._columns._JOINED_BYTES", "list"),
+    ("_foreign.arrow_columns._JOINED_BYTES", "binary"),
+    ("_foreign.arrow_columns._JOINED_BYTES", "list"),
 ]
 OF_RECORDS = [
     "adapters.arrays._columns._CHUNK_RECORDS",

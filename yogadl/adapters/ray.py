@@ -1,10 +1,17 @@
-"""Read Ray's datasets as sources, present a reference as a Ray dataset, and run a build's tasks on Ray."""
+"""Build caches on a Ray cluster, also from its datasets, and read caches as Ray datasets.
+
+The names of this module need Ray. docs/howto/ray.md shows their use.
+"""
 
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Final
+
+from yogadl.adapters import _checks
+
+_checks.require("ray", "Ray's executor and datasets need Ray: pip install 'yogadl[ray]'")
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +32,8 @@ from yogadl._sources.partitioned import Partitioned
 from yogadl._sources.sources import SelfWritingSource, Source, open_source
 from yogadl.adapters._checks import RECORD_COLUMN
 from yogadl.errors import ConfigurationError, UnsupportedDataError, WorkerDiedError
+
+__all__ = ["RayExecutor", "read", "source"]
 
 # Run the tasks of a build on a Ray cluster.
 
@@ -115,7 +124,7 @@ class RayDatasetSource(SelfWritingSource):
 
     Args:
         dataset: The dataset.
-        forms: What is said about the values of records.
+        forms: The caller's statements about the values of records.
     """
 
     def __init__(self, dataset: "ray.data.Dataset", forms: Forms) -> None:
@@ -193,7 +202,7 @@ def _columns_of(block: Any, forms: Forms) -> dict[str, Any]:
 
     Args:
         block: The rows.
-        forms: What is said about the values; columns that have dicts are json values, too.
+        forms: The caller's statements about the values; columns that have dicts are json values, too.
 
     Raises:
         UnsupportedDataError: if a value is missing of which nothing is said: Ray makes it NaN, and makes

@@ -1,4 +1,7 @@
-"""Hand a stream to JAX: an iterator over batches that are laid out on its devices."""
+"""Hand streams to JAX, as trees of arrays that are on its devices already.
+
+The names of this module need JAX. docs/howto/jax.md covers the supported fields, many hosts and checkpoints.
+"""
 
 import contextlib
 import copy
@@ -8,6 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from yogadl.adapters import _checks
+
+_checks.require("jax", "make_jax_iterator needs JAX: pip install 'yogadl[jax]'")
 
 import jax
 import jax.experimental
@@ -38,6 +45,8 @@ from yogadl._stream import (
 )
 from yogadl.adapters._checks import ahead_of, cut_of, warn_if_unsharded, with_padding
 from yogadl.errors import ConfigurationError, UnsupportedDataError
+
+__all__ = ["make_jax_iterator", "shards"]
 
 # The share of the records that each process of a job reads, and a check of it.
 

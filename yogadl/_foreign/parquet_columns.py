@@ -1,0 +1,471 @@
+"""Read the footers of Parquet files, and decode the columns of their row groups, with pyarrow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from yogadl._core.advice import none_problem
+from yogadl._core.columns import MAX_LEAF_BYTES
+from yogadl._core.forms import Forms
+from yogadl._core.frozen import frozen
+from yogadl._core.json_value import encode
+from yogadl._core.spec import JSON, DictNode, Leaf, Spec
+from yogadl._foreign.fields import Missing, MissingArgument
+from yogadl._foreign.file_reader import FileReader, LookAt
+from yogadl._foreign.parquet import FileGroups, columns_of
+from yogadl._format.columns import HeapValues
+from yogadl._format.files import REFRESH, ForeignFile
+from yogadl._format.manifest import DecodedRows
+from yogadl.errors import (
+    CacheFormatError,
+    ConfigurationError,
+    MissingDependencyError,
+    UnsupportedDataError,
+)
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from yogadl._foreign.arrow_columns import (
+        StoredColumn,
+        TableForm,
+        fill_for,
+        is_list,
+        is_nested,
+        is_text,
+        spec_of,
+    )
+except ImportError as error:
+    raise MissingDependencyError(
+        "Parquet files are read with pyarrow: pip install 'yogadl[parquet]'"
+    ) from error
+
+# A file: PAR1, the chunks of columns, the footer (thrift), its length in four bytes, PAR1. A row group has
+# one chunk for each column that is no struct, and several for each that is.
+_MAGIC: Final = b"PAR1"
+_ENCRYPTED: Final = b"PARE"
+_END_BYTES: Final = 8
+_TAIL_BYTES: Final = 2**16  # which most footers fit into
+# Types of features of HF datasets that are stored as a struct of bytes and a path.
+_MEDIA: Final = frozenset({"Image", "Audio", "Video", "Pdf"})
+
+
+@frozen
+class _Footer:
+    """The footer of a file.
+
+    Args:
+        position: Where it begins.
+        metadata: What it holds, as pyarrow has it.
+        schema: The columns of the file.
+        places: Of each column by name, the first of its chunks and the one after the last.
+    """
+
+    position: int
+    metadata: Any
+    schema: Any
+    places: Mapping[str, tuple[int, int]]
+
+
+def _footer_of(reader: FileReader) -> _Footer:
+    """Return the footer of a file.
+
+    Raises:
+        UnsupportedDataError: if it has none.
+    """
+    size_bytes = reader.size_bytes
+    if size_bytes < len(_MAGIC) + _END_BYTES:
+        reader.refuse(0, "the file is too short for one of Parquet: it was cut, or is another kind of file")
+    tail = reader.tail(_TAIL_BYTES)
+    if tail[-4:] == _ENCRYPTED:
+        reader.refuse(size_bytes - 4, "the file is encrypted, which is not supported: write it anew")
+    length = int.from_bytes(tail[-8:-4], "little") + _END_BYTES
+    if tail[-4:] != _MAGIC or length > size_bytes - len(_MAGIC):
+        reader.refuse(
+            size_bytes - _END_BYTES,
+            "the file has no footer of Parquet: it was cut, or is another kind of file",
+        )
+    if length > len(tail):
+        tail = reader.tail(length)
+    try:
+        metadata = parsed(tail[-length:])
+        schema = metadata.schema.to_arrow_schema()
+        places = _places_of(schema, metadata)
+    except (pa.ArrowException, OSError, ValueError, UnicodeDecodeError) as error:
+        reader.refuse(size_bytes - length, f"the footer is damaged: {error}")
+    return _Footer(size_bytes - length, metadata, schema, places)
+
+
+def parsed(footer: bytes) -> Any:
+    """Return what a footer holds, as pyarrow has it."""
+    return pq.ParquetFile(pa.BufferReader(_MAGIC + footer)).metadata
+
+
+def _places_of(schema: Any, metadata: Any) -> dict[str, tuple[int, int]]:
+    """Return for each column the numbers of its first chunk, and of the one after its last."""
+    places, first = {}, 0
+    for column in schema:
+        end = first + _leaves(column.type)
+        if column.name in places:
+            raise ValueError(f"two columns are called {column.name!r}")
+        places[column.name] = first, end
+        first = end
+    if first != metadata.num_columns:
+        raise ValueError(f"it has {metadata.num_columns} columns of values, and the schema {first}")
+    return places
+
+
+def _leaves(data_type: Any) -> int:
+    """Return how many chunks a column of this type has in a group."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _leaves(data_type.storage_type)
+    if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
+        return _leaves(data_type.value_type)
+    if pa.types.is_map(data_type):
+        return _leaves(data_type.key_type) + _leaves(data_type.item_type)
+    if is_list(data_type):
+        return _leaves(data_type.value_type)
+    if pa.types.is_struct(data_type):
+        return sum(_leaves(data_type.field(number).type) for number in range(data_type.num_fields))
+    return 1
+
+
+def _range_of(group: Any, place: tuple[int, int]) -> tuple[int, int]:
+    """Return where the bytes of a column's chunks begin in the file, and where they end."""
+    start = end = -1
+    for number in range(*place):
+        chunk = group.column(number)
+        first, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+        if dictionary is not None and 0 < dictionary < first:
+            first = dictionary
+        last = first + chunk.total_compressed_size
+        start, end = (first, last) if start < 0 else (min(start, first), max(end, last))
+    return start, end
+
+
+def groups_of_files(
+    fields: Sequence[str] | None,
+    missing: MissingArgument,
+    json_names: Sequence[str],
+    files: Sequence[ForeignFile],
+    each: LookAt,
+) -> tuple[DecodedRows, list[FileGroups]]:
+    """Return the rows of files, and the groups of each; see `Parquet.of_files`."""
+    footers: list[_Footer] = list(each(_footer_of, files))
+    columns = _Columns(fields, missing, json_names, [footer.schema for footer in footers], files)
+    pairs = zip(files, footers, strict=True)
+    groups = [columns.groups_of(file, footer) for file, footer in pairs]
+    count = sum(int(found.rows.sum()) for found in groups)
+    return DecodedRows(columns.spec, count, columns.form), groups
+
+
+class _Columns:
+    """The columns that are taken of files.
+
+    Attributes:
+        spec: The structure of a row.
+        form: How groups are decoded, for `Decoder`.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None,
+        said: MissingArgument,
+        json_names: Sequence[str],
+        schemas: Sequence[Any],
+        files: Sequence[ForeignFile],
+    ) -> None:
+        self._files, self._schemas = files, schemas
+        known: dict[str, Any] = {}  # each column, of the first file that has it
+        origin: dict[str, str] = {}
+        distinct: list[tuple[int, Any]] = []
+        for number, schema in enumerate(schemas):
+            if not distinct or not schema.equals(distinct[-1][1]):
+                distinct.append((number, schema))
+                for column in schema:
+                    origin.setdefault(column.name, files[number].address)
+                    known.setdefault(column.name, column)
+        self._names = list(known if fields is None else fields)
+        for name in self._names:
+            if name not in known:
+                raise ConfigurationError(f"no file has the column {name!r}: there are {', '.join(known)}")
+        media = _media_of(schemas[0])
+        self._media = [name for name in self._names if name in media]
+        types = {name: _type_of(known[name], name in self._media) for name in self._names}
+        missing = {
+            name: "empty" for name in self._names if is_text(types[name]) or is_list(types[name])
+        } if isinstance(said, str) else dict(said or {})  # fmt: skip
+        self._forms = Forms(tuple(json_names), missing)
+        self.spec = self._spec_of(self._names, [types[name] for name in self._names], files[0])
+        Missing(missing).check({each.name: each.leaf for each in self.spec.fields})
+        self._check_schemas(distinct, origin)
+        self.form: dict[str, Any] = {
+            "format": "parquet",
+            "media": self._media,
+            "missing": {
+                name: repr(value) if isinstance(value, float) else value for name, value in missing.items()
+            },
+        }
+
+    def _spec_of(self, names: Sequence[str], types: Sequence[Any], file: ForeignFile) -> Spec:
+        try:
+            json_names = tuple(name for name in self._forms.json if name in names)
+            missing = {
+                name: value
+                for name, value in self._forms.missing.items()
+                if name in names or name.partition("/")[0] in names
+            }
+            empty = [pa.array([], type=each) for each in types]
+            return spec_of(names, empty, Forms(json_names, missing))
+        except UnsupportedDataError as error:
+            raise UnsupportedDataError(f"{file.address}: {error}") from error
+
+    def _check_schemas(self, distinct: Sequence[tuple[int, Any]], origin: Mapping[str, str]) -> None:
+        """Refuse files that lack a column that nothing is said of, or have it in another form."""
+        assert isinstance(self.spec.tree, DictNode)
+        nodes = dict(zip(self._names, self.spec.tree.children, strict=True))
+        for number, schema in distinct:
+            file, has = self._files[number], [name for name in self._names if name in schema.names]
+            for name in self._names:
+                if name not in has and name not in self._forms.missing:
+                    raise UnsupportedDataError(
+                        f"{file.address} lacks the column {name!r}, which {origin[name]} has: say what "
+                        f"comes in its place, missing={{{name!r}: ...}}, or leave it out by fields="
+                    )
+            if not has:
+                raise UnsupportedDataError(f"{file.address} has none of the columns {', '.join(self._names)}")
+            types = [_type_of(schema.field(name), name in self._media) for name in has]
+            spec = self._spec_of(has, types, file)
+            assert isinstance(spec.tree, DictNode)
+            for name, node in zip(has, spec.tree.children, strict=True):
+                if node != nodes[name]:
+                    raise UnsupportedDataError(
+                        f"{file.address} has {name!r} as {node}, and {origin[name]} as {nodes[name]}: "
+                        "cast it in one of them, or leave the column out by fields="
+                    )
+
+    def groups_of(self, file: ForeignFile, footer: _Footer) -> FileGroups:
+        """Return the groups of a file."""
+        metadata, places = footer.metadata, [footer.places.get(name) for name in self._names]
+        watched = [
+            (name, place[0], footer.schema.field(name))
+            for name, place in zip(self._names, places, strict=True)
+            if place is not None and place[1] - place[0] == 1 and name not in self._forms.missing
+            and name not in self._forms.json and footer.schema.field(name).nullable
+            and not is_nested(footer.schema.field(name).type)
+        ]  # fmt: skip
+        numbers, rows, sizes, starts, lengths = [], [], [], [], []
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            if not group.num_rows:
+                continue
+            self._check_nulls(file, number, group, watched)
+            ranges = [(0, 0) if place is None else _range_of(group, place) for place in places]
+            for name, (start, end) in zip(self._names, ranges, strict=True):
+                if not 0 <= start <= end <= footer.position or end - start > MAX_LEAF_BYTES:
+                    raise UnsupportedDataError(
+                        f"{file.address}: row group {number}: column {name!r} can't lie in bytes {start} to "
+                        f"{end}: the footer is damaged, or the column longer than {MAX_LEAF_BYTES} bytes"
+                    )
+            numbers.append(number)
+            rows.append(group.num_rows)
+            sizes.append(group.total_byte_size)
+            starts.append([start for start, _ in ranges])
+            lengths.append([end - start for start, end in ranges])
+        shape = len(rows), len(self._names)
+        one, each = [np.array(all_, np.int64) for all_ in (rows, sizes, numbers)], (starts, lengths)
+        ranged = [np.array(all_, np.int64).reshape(shape) for all_ in each]
+        return FileGroups(footer.position, *one, *ranged)
+
+    @staticmethod
+    def _check_nulls(
+        file: ForeignFile, number: int, group: Any, watched: Sequence[tuple[str, int, Any]]
+    ) -> None:
+        for name, place, column in watched:
+            statistics = group.column(place).statistics
+            if statistics is not None and statistics.has_null_count and statistics.null_count:
+                problem = _of_files(f"field {name!r} {none_problem(name, fill_for(column.type))}")
+                raise UnsupportedDataError(f"{file.address}: row group {number}: {problem}")
+
+
+def _of_files(problem: str) -> str:
+    """Return an error of a value without the advice for values that are stored, with that for files."""
+    problem = problem.partition("; or store it pickled")[0]
+    return f"{problem} (in files=yogadl.FileOptions)" if "json=" in problem else problem
+
+
+def _type_of(column: Any, is_media: bool) -> Any:
+    return column.type.field("bytes").type if is_media else column.type
+
+
+def _media_of(schema: Any) -> set[str]:
+    """Return the columns that HF datasets wrote as files with their bytes: images, audio and others."""
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        names = {name for name, feature in features.items() if feature.get("_type") in _MEDIA}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return set()
+    return {
+        column.name
+        for column in schema
+        if column.name in names
+        and pa.types.is_struct(column.type)
+        and column.type.get_field_index("bytes") >= 0
+    }
+
+
+class _RangesOfFile:
+    """A file of which some ranges are known, for pyarrow to read from."""
+
+    closed = False
+    mode = "rb"
+
+    def __init__(self, pieces: Sequence[tuple[int, Any]], size_bytes: int) -> None:
+        self._pieces = pieces
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._position = position + (0, self._position, self._size_bytes)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, length: int = -1) -> bytes:
+        position = self._position
+        for start, content in self._pieces:
+            if start <= position < start + len(content):
+                first = position - start
+                found = content[first : first + length] if length >= 0 else content[first:]
+                self._position += len(found)
+                return bytes(found)
+        return b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class GroupDecoder:
+    """Decodes the columns of row groups. Thread-safe.
+
+    Args:
+        rows: The rows, as a manifest describes them.
+
+    Attributes:
+        columns: The names of the columns.
+
+    Raises:
+        CacheFormatError: if they are not described.
+    """
+
+    def __init__(self, rows: DecodedRows) -> None:
+        self.columns = columns_of(rows.spec)
+        form = rows.form
+        missing, media = form.get("missing"), form.get("media")
+        if form.get("format") != "parquet" or type(missing) is not dict or type(media) is not list:
+            raise CacheFormatError(
+                f"rows in the form {form!r:.200} are unknown to this library: upgrade yogadl"
+            )
+        self._media = frozenset(map(str, media))
+        self._missing = {
+            name: float(value) if isinstance(value, str) and value != "empty" else value
+            for name, value in missing.items()
+        }
+        assert isinstance(rows.spec.tree, DictNode)
+        self._specs = [
+            Spec(DictNode((name,), (node,)))
+            for name, node in zip(self.columns, rows.spec.tree.children, strict=True)
+        ]
+
+    def decode(
+        self, label: str, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]
+    ) -> dict[int, list[StoredColumn]]:
+        """Return columns of a group, by their numbers: a stored column for each field of each.
+
+        Args:
+            label: A name of the file, for messages.
+            metadata: What the file's footer holds.
+            number: The number of the group there.
+            rows: The number of its rows.
+            chunks: The bytes of each column that is decoded; empty: the file lacks it.
+
+        Raises:
+            CacheFormatError: if the bytes are damaged.
+            UnsupportedDataError: if there are nulls that nothing is said of.
+        """
+        present = {column: content for column, content in chunks.items() if len(content)}
+        try:
+            table = self._read(metadata, number, rows, present) if present else None
+        except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+            raise CacheFormatError(
+                f"{label}: row group {number} can't be decoded: {error}; {REFRESH}"
+            ) from error
+        found: dict[int, list[StoredColumn]] = {}
+        for column in chunks:
+            name, spec = self.columns[column], self._specs[column]
+            if column not in present:
+                fills = [self._missing.get(each.name, self._missing.get(name)) for each in spec.fields]
+                pairs = zip(spec.fields, fills, strict=True)
+                found[column] = [_constant(each.leaf, fill, rows) for each, fill in pairs]
+                continue
+            values: Any = None if table is None else table.column(name)
+            if name in self._media:
+                values = pc.struct_field(values, ["bytes"])
+            try:
+                found[column] = TableForm((name,), spec, self._missing).stored([values], range(rows))
+            except UnsupportedDataError as error:
+                raise UnsupportedDataError(f"{label}: row group {number}: {_of_files(f'{error}')}") from error
+        return found
+
+    def _read(self, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]) -> Any:
+        """Return the table of a group's columns, whose bytes these are."""
+        places = _places_of(metadata.schema.to_arrow_schema(), metadata)
+        group = metadata.row_group(number)
+        pieces: list[tuple[int, Any]] = []
+        indices: list[int] = []
+        named = [(self.columns[column], content) for column, content in chunks.items()]
+        for place, name, content in sorted((places[name], name, content) for name, content in named):
+            start, end = _range_of(group, place)
+            if end - start != len(content):
+                raise ValueError(f"column {name!r} has {end - start} bytes, and had {len(content)}")
+            pieces.append((start, content))
+            indices += range(*place)
+        size_bytes = max(start + len(content) for start, content in pieces) + _END_BYTES
+        file = pa.PythonFile(_RangesOfFile(pieces, size_bytes), "r")
+        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+        table = opened.reader.read_row_group(number, column_indices=indices, use_threads=False)
+        if not group.num_rows == table.num_rows == rows:
+            raise ValueError(f"it has {table.num_rows} rows, and had {rows}")
+        return table
+
+
+def _constant(leaf: Leaf, value: Any, rows: int) -> StoredColumn:
+    """Return a column of the value that comes in the place of one that a file lacks."""
+    if leaf.is_fixed:
+        return np.full((rows, *(size or 0 for size in leaf.shape or ())), value, leaf.numpy_dtype)
+    text = encode(None) if leaf.dtype == JSON else b""
+    rank = len(leaf.shape or ())
+    shapes = np.zeros((rows, 1 + rank), np.int64)
+    shapes[:, 0] = rank
+    for axis, size in enumerate(leaf.shape or ()):
+        shapes[:, 1 + axis] = size or 0
+    return HeapValues(
+        np.frombuffer(text * rows, np.uint8), np.full(rows, len(text), np.int64), shapes, not leaf.is_numeric
+    )
