@@ -257,17 +257,21 @@ class GroupReader:
             if missing:
                 decoded = self._decode(own, group, missing)
                 size_bytes = sum(each.size_bytes for column in decoded.values() for each in column)
-                self._require_room(group, held.size_bytes + size_bytes)
+                self._require_room(group, missing, held.size_bytes + size_bytes)
                 held.fields = {**held.fields, **decoded}
                 self._make_room(own, group, held, size_bytes)
             return held.fields
 
-    def _require_room(self, group: int, size_bytes: int) -> None:
+    def _require_room(self, group: int, columns: Sequence[int], size_bytes: int) -> None:
+        """Refuse to hold columns of a group that take more than all decoded groups may."""
         if size_bytes > self.held_bytes:
+            directory, names = self.directory, [self._decoder.columns[column] for column in columns]
             raise ConfigurationError(
-                f"the rows of group {group} take {in_words(size_bytes)}, and decoded groups may take "
-                f"{in_words(self.held_bytes)} of this process's memory: read fewer columns (ref.fields), "
-                "or write the files with smaller row groups, or make a cache of the rows (storage.submit)"
+                f"{self._label(int(directory.first_of_file[group]))}: row group {directory.numbers[group]}: "
+                f"the columns {', '.join(names):.200} take {in_words(size_bytes)}, and decoded groups may "
+                f"take {in_words(self.held_bytes)} of this process's memory: read fewer columns (ref.fields) "
+                "or write smaller row groups, or make a cache of the rows: storage.submit of "
+                "arrays.parquet"
             )
 
     def _make_room(self, own: _HeldGroups, group: int, held: _HeldGroup, size_bytes: int) -> None:
@@ -286,19 +290,20 @@ class GroupReader:
 
     def _decode(self, own: _HeldGroups, group: int, columns: Sequence[int]) -> dict[int, list[_HeldColumn]]:
         directory = self.directory
-        self._require_room(group, 0)
-        one = np.array([group], np.int64)
-        content = self.stored.columns(one, [FIRST_COLUMN + column for column in columns])
+        first, number = int(directory.first_of_file[group]), int(directory.numbers[group])
+        label, metadata = self._label(first), self._metadata(own, first)
+        # The file's bytes, with dictionaries, may be a little more than the values.
+        self._require_room(group, columns, self._decoder.size_of(label, metadata, number, columns) // 2)
+        content = self.stored.columns(
+            np.array([group], np.int64), [FIRST_COLUMN + column for column in columns]
+        )
         chunks = {column: values[0] for column, values in zip(columns, content, strict=True)}
-        first = int(directory.first_of_file[group])
-        metadata = self._metadata(own, first)
         rows = int(directory.ends[group] - directory.firsts[group])
-        label = self._label(first)
-        decoded = self._decoder.decode(label, metadata, int(directory.numbers[group]), rows, chunks)
+        decoded = self._decoder.decode(label, metadata, number, rows, chunks)
         found: dict[int, list[_HeldColumn]] = {}
-        for number, (column, place) in enumerate(self._places):
+        for field, (column, place) in enumerate(self._places):
             if column in decoded:
-                leaf, stored = self.spec.fields[number].leaf, decoded[column][place]
+                leaf, stored = self.spec.fields[field].leaf, decoded[column][place]
                 self._check(label, group, leaf, stored, rows)
                 found.setdefault(column, []).append(_HeldColumn(leaf, stored))
         return found

@@ -394,6 +394,24 @@ class GroupDecoder:
             for name, node in zip(self.columns, rows.spec.tree.children, strict=True)
         ]
 
+    def size_of(self, label: str, metadata: Any, number: int, columns: Sequence[int]) -> int:
+        """Return the bytes of columns of a group, as the file has them before they are compressed.
+
+        Raises:
+            CacheFormatError: if the file has no such group.
+        """
+        try:
+            places, group = (
+                _places_of(metadata.schema.to_arrow_schema(), metadata),
+                metadata.row_group(number),
+            )
+            chosen = [places[name] for column in columns if (name := self.columns[column]) in places]
+            return sum(
+                group.column(chunk).total_uncompressed_size for place in chosen for chunk in range(*place)
+            )
+        except (pa.ArrowException, ValueError, IndexError) as error:
+            raise CacheFormatError(f"{label}: row group {number}: {error}; {REFRESH}") from error
+
     def decode(
         self, label: str, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]
     ) -> dict[int, list[StoredColumn]]:

@@ -421,7 +421,7 @@ def test_groups_that_are_held_by_their_bytes(storage, tmp_path, monkeypatch, roo
     set_constants(monkeypatch, HELD_BYTES=800 + room)
     ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
     if room < 0:
-        with pytest.raises(ConfigurationError, match=r"group 0 take.*smaller row groups"):
+        with pytest.raises(ConfigurationError, match=r"row group 0: the columns n take.*smaller row groups"):
             ref.gather([5])
         return
     order = np.random.default_rng(0).permutation(1000)
