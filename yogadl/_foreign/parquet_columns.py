@@ -1,7 +1,7 @@
 """Read the footers of Parquet files, and decode the columns of their row groups, with pyarrow."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -201,6 +201,9 @@ class _Columns:
         } if isinstance(said, str) else dict(said or {})  # fmt: skip
         self._forms = Forms(tuple(json_names), missing)
         self.spec = self._spec_of(self._names, [types[name] for name in self._names], files[0])
+        for name, node in zip(self._names, getattr(self.spec.tree, "children", ()), strict=True):
+            if isinstance(node, Leaf) and node.dtype == JSON:
+                _check_json(origin[name], name, types[name])
         Missing(missing).check({each.name: each.leaf for each in self.spec.fields})
         self._check_schemas(distinct, origin)
         self.form: dict[str, Any] = {
@@ -290,6 +293,41 @@ class _Columns:
             if statistics is not None and statistics.has_null_count and statistics.null_count:
                 problem = _of_files(f"field {name!r} {none_problem(name, fill_for(column.type))}")
                 raise UnsupportedDataError(f"{file.address}: row group {number}: {problem}")
+
+
+def _check_json(address: str, name: str, data_type: Any) -> None:
+    """Refuse a column of json values in which some type has no form in JSON, before any value is read.
+
+    Raises:
+        UnsupportedDataError: if there is such a type.
+    """
+    for element in _elements(data_type):
+        is_bytes = is_text(element) and not (
+            pa.types.is_string(element)
+            or pa.types.is_large_string(element)
+            or pa.types.is_string_view(element)
+        )
+        if is_bytes or pa.types.is_temporal(element) or pa.types.is_decimal(element):
+            raise UnsupportedDataError(
+                f"{address}: column {name!r} is {data_type}, a json value, and {element} has no form in JSON:"
+                " leave the column out by fields=, or write it as text, numbers, or a column of its own"
+            )
+
+
+def _elements(data_type: Any) -> Iterator[Any]:
+    """Yield the types of the values that a nested type holds."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        data_type = data_type.storage_type
+    if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type) or is_list(data_type):
+        yield from _elements(data_type.value_type)
+    elif pa.types.is_map(data_type):
+        yield from _elements(data_type.key_type)
+        yield from _elements(data_type.item_type)
+    elif pa.types.is_struct(data_type):
+        for number in range(data_type.num_fields):
+            yield from _elements(data_type.field(number).type)
+    else:
+        yield data_type
 
 
 def _of_files(problem: str) -> str:

@@ -361,6 +361,17 @@ def test_json_columns(storage, files):
     assert ref[8] == {"inner": {"a": 8, "b": {"c": "8"}}, "tokens": [0, 1, 2]}
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.date32(), pa.timestamp("us"), pa.duration("s"), pa.time32("s")]
+)
+def test_types_that_json_has_not_are_refused_at_once(storage, tmp_path, kind):
+    rows = pa.table({"n": [1], "tree": pa.array([[]], pa.list_(pa.struct({"a": pa.list_(kind)})))})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    with pytest.raises(UnsupportedDataError, match=r"a.parquet: column 'tree' is .* has no form in JSON"):
+        storage.adopt(tmp_path / "a.parquet", "rows", "1")
+    assert storage.adopt(tmp_path / "a.parquet", "rows", "1", fields=("n",))[0] == {"n": 1}
+
+
 def test_images_of_hugging_face(storage, tmp_path):
     features = (
         b'{"info": {"features": {"image": {"_type": "Image"}, "n": {"dtype": "int64", "_type": "Value"}}}}'
