@@ -402,7 +402,11 @@ def _filled(path: str, array: Any, value: Any) -> Any:
     elif value == EMPTY:
         value = b"" if is_bytes(array.type) else ""
     try:
-        return pc.if_else(array.is_null(), pa.scalar(value, type=array.type), array)
+        is_time = isinstance(value, np.datetime64 | np.timedelta64)
+        one = (
+            pa.array(np.array([value])).cast(array.type)[0] if is_time else pa.scalar(value, type=array.type)
+        )
+        return pc.if_else(array.is_null(), one, array)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
             f"missing= has {value!r:.60} for field {path!r}, which is {array.type} in Arrow: {error}"
