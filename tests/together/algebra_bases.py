@@ -115,6 +115,22 @@ def adopted(folder):
     return found, storage.adopt(folder / "mds", "unread", "1", files=yogadl.FileOptions(read=False))
 
 
+def parquet(folder):
+    """Return a reference to the records in row groups of Parquet files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema({
+        "id": pa.int64(), "pair": pa.list_(pa.float32(), 2), "tokens": pa.list_(pa.int32()),
+        "text": pa.string(),
+    })  # fmt: skip
+    (folder / "parquet").mkdir()
+    for n, part in enumerate((RECORDS[:9], RECORDS[9:10], RECORDS[10:])):
+        rows = [{name: np.asarray(value).tolist() for name, value in each.items()} for each in part]
+        pq.write_table(pa.Table.from_pylist(rows, schema), folder / f"parquet/{n}.parquet", row_group_size=4)
+    return yogadl.open_storage(folder / "of parquet").adopt(folder / "parquet", "d", "1")
+
+
 def bases(folder):
     """Return every base by name, and tuples of those of which the same views have one fingerprint.
 
@@ -136,6 +152,8 @@ def bases(folder):
     found["first of a version"] = made_of("first of a version", one["grown"][:OLDER], RECORDS[:OLDER])
     relabelled = yogadl.open_storage(folder / "relabelled").submit(RELABELLED, "d", "1")
     found["relabelled"] = made_of("relabelled", relabelled, RELABELLED)
+    if find_spec("pyarrow"):
+        found["parquet"] = made_of("parquet", parquet(folder), RECORDS)
     for base in found.values():
         base.bases.update(found)
     plain_ones = tuple(name for name in one if name not in CONTINUED)

@@ -43,6 +43,7 @@ BASES = (
     "local", "ranged", "mirrored", "mirrored in part", "unmapped", "shared", "grown", "compacted",
     "first of a later version", "adopted", "copied", "submitted", "adopted unread", "list", "json", "jsonl",
     "megatron", *(["compressed"] if find_spec("zstandard") else []),
+    *(["parquet"] if find_spec("pyarrow") else []),
 )  # fmt: skip
 ENDS = (*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN))
 CUTTING = ("chunks", "packed", "bucketed", "packed drawn", "bucketed drawn")  # not batches

@@ -151,7 +151,7 @@ def _fills(value: Any, keys: Sequence[str]) -> bool:
 def _leaf_of_type(path: str, data_type: Any) -> Leaf:
     shape, element = unnested(path, data_type)
     if is_text(element):
-        return Leaf(BYTES if _is_bytes(element) else STR, shape)
+        return Leaf(BYTES if is_bytes(element) else STR, shape)
     if pa.types.is_null(element):
         raise refuse(path, 0, none_problem(path))
     dtype = _dtype(element)
@@ -240,7 +240,8 @@ def is_text(data_type: Any) -> bool:
     ) and not types.is_decimal(data_type)  # fmt: skip
 
 
-def _is_bytes(data_type: Any) -> bool:
+def is_bytes(data_type: Any) -> bool:
+    """Return whether a type of bytes or str is of bytes."""
     types = pa.types
     return not any(
         holds(data_type) for holds in (types.is_string, types.is_large_string, types.is_string_view)
@@ -399,9 +400,13 @@ def _filled(path: str, array: Any, value: Any) -> Any:
     if value == EMPTY and is_list(array.type):
         value = []
     elif value == EMPTY:
-        value = b"" if _is_bytes(array.type) else ""
+        value = b"" if is_bytes(array.type) else ""
     try:
-        return pc.if_else(array.is_null(), pa.scalar(value, type=array.type), array)
+        is_time = isinstance(value, np.datetime64 | np.timedelta64)
+        one = (
+            pa.array(np.array([value])).cast(array.type)[0] if is_time else pa.scalar(value, type=array.type)
+        )
+        return pc.if_else(array.is_null(), one, array)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
             f"missing= has {value!r:.60} for field {path!r}, which is {array.type} in Arrow: {error}"

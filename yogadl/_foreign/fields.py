@@ -1,7 +1,8 @@
 """Check what a user says of the fields of foreign files."""
 
+import datetime
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from yogadl._core.forms import EMPTY
 from yogadl._core.spec import Leaf
 from yogadl._foreign.file_reader import FileReader
 from yogadl.errors import ConfigurationError
+
+_NUMBERS: Final = (bool, int, float, np.generic, datetime.date, datetime.timedelta)
 
 
 def check_fields(fields: Any) -> None:
@@ -65,7 +68,7 @@ class Missing:
             return None
         if isinstance(value, str) and value == EMPTY and can_be_empty:
             return EMPTY
-        if leaf.is_numeric and leaf.shape == () and isinstance(value, bool | int | float | np.generic):
+        if leaf.is_numeric and leaf.shape == () and isinstance(value, _NUMBERS):
             found = _as_number(value, leaf.numpy_dtype)
             if found is not None:
                 return found
@@ -93,6 +96,10 @@ def _as_number(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a number as one of a field; ``None`` if the field can't have it."""
     if isinstance(value, bool | np.bool_) != (dtype.kind == "b"):
         return None
+    if dtype.kind in "mM":
+        time = np.asarray(value, None if isinstance(value, np.generic) else dtype)[()]
+        is_exact = time.dtype.kind == dtype.kind and time.astype(dtype) == time
+        return time.astype(dtype) if is_exact else None
     try:
         with np.errstate(all="ignore"):
             found = np.array(value).astype(dtype)[()]

@@ -4,7 +4,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -18,13 +18,13 @@ from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Announced, Int64s, Memory
 from yogadl._core.spec import JSON, Leaf, Spec
 from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, fields_of_columns
-from yogadl._foreign.parquet_columns import GroupDecoder, parsed
+from yogadl._foreign.parquet_columns import GroupDecoder, parsed, release_memory
 from yogadl._format.columns import HeapValues
 from yogadl._format.fields import decode_value
 from yogadl._format.files import REFRESH, HeldRows
 from yogadl._format.manifest import DecodedRows
 from yogadl._format.reader import Reader
-from yogadl.errors import CacheFormatError, ConfigurationError, YogaError
+from yogadl.errors import CacheFormatError, ConfigurationError, UnsupportedDataError, YogaError
 
 # The decoded groups that a process keeps, of all that it reads from one version.
 _HELD_BYTES: Final = 2**30
@@ -134,6 +134,19 @@ class _HeldGroups:
             min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="yogadl-decode"
         )
 
+    def is_holding(self, groups: Sequence[int], columns: set[int]) -> bool:
+        """Return whether columns of all of these groups are held, or are being decoded."""
+        with self.lock:
+            return all(
+                group in self.coming
+                or ((held := self.groups.get(group)) is not None and columns <= held.fields.keys())
+                for group in groups
+            )
+
+
+def _bytes_of(fields: Mapping[int, list[_HeldColumn]]) -> int:
+    return sum(each.size_bytes for column in fields.values() for each in column)
+
 
 class GroupReader:
     """Reads rows of groups that are decoded whole, as a `Reader` reads records. Safe to use from threads.
@@ -210,13 +223,26 @@ class GroupReader:
                 if isinstance(column, np.ndarray):
                     column[places] = one.rows(rows)
                     continue
-                values = one.values(rows)
+                try:
+                    values = one.values(rows)
+                except UnicodeDecodeError as error:
+                    first = int(np.atleast_1d(np.arange(len(indices))[places])[0])
+                    raise self._no_text(int(indices[first]), one, error) from error
                 if isinstance(places, slice):
                     column[:] = values
                 else:
                     for place, value in zip(places.tolist(), values, strict=True):
                         column[place] = value
         return found
+
+    def _no_text(self, index: int, column: _HeldColumn, error: UnicodeDecodeError) -> UnsupportedDataError:
+        """Return the error of a text that is none, of a group with this row."""
+        group = int(np.searchsorted(self.directory.ends, index, side="right"))
+        label = self._label(int(self.directory.first_of_file[group]))
+        return UnsupportedDataError(
+            f"{label}: row group {self.directory.numbers[group]}: a text of a column of {column.leaf} is not "
+            f"UTF-8 ({error.reason}): write the file anew, with that column as binary or as UTF-8"
+        )
 
     def _groups(
         self, indices: Int64s, fields: Sequence[int]
@@ -255,50 +281,61 @@ class GroupReader:
         with held.lock:
             missing = sorted(columns - held.fields.keys())
             if missing:
-                decoded = self._decode(own, group, missing)
-                size_bytes = sum(each.size_bytes for column in decoded.values() for each in column)
-                self._require_room(group, held.size_bytes + size_bytes)
-                held.fields = {**held.fields, **decoded}
-                self._make_room(own, group, held, size_bytes)
+                fields = {**held.fields, **self._decode(own, group, missing)}
+                if _bytes_of(fields) > self.held_bytes:  # others were read before
+                    fields = {column: fields[column] for column in columns}
+                self._require_room(group, sorted(fields), _bytes_of(fields))
+                held.fields = fields
+                self._make_room(own, group, held)
             return held.fields
 
-    def _require_room(self, group: int, size_bytes: int) -> None:
+    def _require_room(self, group: int, columns: Sequence[int], size_bytes: int) -> None:
+        """Refuse to hold columns of a group that take more than all decoded groups may."""
         if size_bytes > self.held_bytes:
+            directory, names = self.directory, [self._decoder.columns[column] for column in columns]
             raise ConfigurationError(
-                f"the rows of group {group} take {in_words(size_bytes)}, and decoded groups may take "
-                f"{in_words(self.held_bytes)} of this process's memory: read fewer columns (ref.fields), "
-                "or write the files with smaller row groups, or make a cache of the rows (storage.submit)"
+                f"{self._label(int(directory.first_of_file[group]))}: row group {directory.numbers[group]}: "
+                f"the columns {', '.join(names):.200} take {in_words(size_bytes)}, and decoded groups may "
+                f"take {in_words(self.held_bytes)} of this process's memory: read fewer columns (ref.fields) "
+                "or write smaller row groups, or make a cache of the rows: storage.submit of "
+                "arrays.parquet"
             )
 
-    def _make_room(self, own: _HeldGroups, group: int, held: _HeldGroup, size_bytes: int) -> None:
-        """Count bytes that a group takes now; let go of groups that were used longest ago."""
+    def _make_room(self, own: _HeldGroups, group: int, held: _HeldGroup) -> None:
+        """Count the bytes that a group takes now; let go of groups that were used longest ago."""
         with own.lock:
             if own.groups.get(group) is not held:  # it was let go of meanwhile
                 return
-            held.size_bytes += size_bytes
-            own.size_bytes += size_bytes
+            size_bytes = _bytes_of(held.fields)
+            own.size_bytes += size_bytes - held.size_bytes
+            held.size_bytes = size_bytes
+            is_less = False
             while own.size_bytes > self.held_bytes and len(own.groups) > 1:
                 first = next(iter(own.groups))
                 if first == group:
                     own.groups.move_to_end(first)
                     continue
                 own.size_bytes -= own.groups.pop(first).size_bytes
+                is_less = True
+        if is_less:
+            release_memory()
 
     def _decode(self, own: _HeldGroups, group: int, columns: Sequence[int]) -> dict[int, list[_HeldColumn]]:
         directory = self.directory
-        self._require_room(group, 0)
-        one = np.array([group], np.int64)
-        content = self.stored.columns(one, [FIRST_COLUMN + column for column in columns])
+        first, number = int(directory.first_of_file[group]), int(directory.numbers[group])
+        label, metadata = self._label(first), self._metadata(own, first)
+        # The file's bytes, with dictionaries, may be a little more than the values.
+        self._require_room(group, columns, self._decoder.size_of(label, metadata, number, columns) // 2)
+        content = self.stored.columns(
+            np.array([group], np.int64), [FIRST_COLUMN + column for column in columns]
+        )
         chunks = {column: values[0] for column, values in zip(columns, content, strict=True)}
-        first = int(directory.first_of_file[group])
-        metadata = self._metadata(own, first)
         rows = int(directory.ends[group] - directory.firsts[group])
-        label = self._label(first)
-        decoded = self._decoder.decode(label, metadata, int(directory.numbers[group]), rows, chunks)
+        decoded = self._decoder.decode(label, metadata, number, rows, chunks)
         found: dict[int, list[_HeldColumn]] = {}
-        for number, (column, place) in enumerate(self._places):
+        for field, (column, place) in enumerate(self._places):
             if column in decoded:
-                leaf, stored = self.spec.fields[number].leaf, decoded[column][place]
+                leaf, stored = self.spec.fields[field].leaf, decoded[column][place]
                 self._check(label, group, leaf, stored, rows)
                 found.setdefault(column, []).append(_HeldColumn(leaf, stored))
         return found
@@ -334,6 +371,29 @@ class GroupReader:
         entries = self.stored.foreign_entries(np.array([first], np.int64)).get(FOOTER)
         return "a file" if entries is None else self.parts.name(entries.files[0])
 
+    def sizes_of(self, columns: Collection[int]) -> NDArray[Any]:
+        """Return about how many bytes columns of each group take, by those of a group that is held."""
+        own, directory = self._own(), self.directory
+        with own.lock:
+            known = [
+                (group, _bytes_of({column: held.fields[column] for column in columns}))
+                for group, held in own.groups.items()
+                if set(columns) <= held.fields.keys()
+            ]
+        if known:
+            group, size_bytes = known[-1]
+            found: NDArray[Any] = directory.sizes * (size_bytes / max(1, int(directory.sizes[group])))
+            return found
+        lengths = self._lengths
+        return np.asarray(directory.sizes) * (
+            float(lengths[list(columns)].sum()) / max(1, int(lengths.sum()))
+        )
+
+    @cached_property
+    def _lengths(self) -> Int64s:
+        """The bytes of each column of the first group, in its file."""
+        return self.places(0, range(FIRST_COLUMN, FIRST_COLUMN + len(self._decoder.columns)))[2]
+
     def will_need(self, indices: Int64s, fields: Sequence[int] | None = None) -> Announced:
         """Announce that these rows will be read soon: threads begin to decode their groups."""
         if not len(indices):
@@ -342,15 +402,18 @@ class GroupReader:
         groups = np.unique(np.searchsorted(self.directory.ends, indices, side="right")).tolist()
         numbers = range(len(self._places)) if fields is None else fields
         columns = {self._places[number][0] for number in numbers}
+        if own.is_holding(groups, columns):
+            return Announced()
         new: list[int] = []
+        sizes = self.sizes_of(columns)
         with own.lock:
             # Groups that would push out each other are decoded when they are read.
-            room_bytes = self.held_bytes // 2 - sum(self.directory.sizes[list(own.coming)].tolist())
+            room_bytes = self.held_bytes // 2 - sum(sizes[list(own.coming)].tolist())
             for group in groups:
                 held = own.groups.get(group)
                 if group in own.coming or (held is not None and columns <= held.fields.keys()):
                     continue
-                room_bytes -= int(self.directory.sizes[group])
+                room_bytes -= sizes[group]
                 if room_bytes < 0:
                     break
                 new.append(group)
@@ -451,6 +514,7 @@ class GroupPlanner:
         self._held_bytes = 0
         self._seen: set[int] = set()
         self._repeated = 0
+        self._sizes: NDArray[Any] | None = None
 
     def add(
         self,
@@ -464,7 +528,9 @@ class GroupPlanner:
         if not len(indices):
             return Announced()
         groups, numbers = self._reader.groups_of(indices, fields)
-        sizes = self._reader.directory.sizes
+        if self._sizes is None:
+            self._sizes = self._reader.sizes_of([number - FIRST_COLUMN for number in numbers])
+        sizes = self._sizes
         new = []
         for group in groups.tolist():
             if group in self._held:
@@ -488,7 +554,8 @@ class GroupPlanner:
 
     def _epochs(self, epochs: int) -> int:
         """Return the epochs in which groups are read: the first one, if all can be held."""
-        return 1 if int(self._reader.directory.sizes.sum()) <= self._reader.held_bytes else epochs
+        fits = self._sizes is not None and self._sizes.sum() <= self._reader.held_bytes
+        return 1 if fits else epochs
 
     def by_range(self, share: float, epochs: int) -> tuple[int, int]:
         """Return requests and bytes of this many epochs, if a share of each epoch was counted."""

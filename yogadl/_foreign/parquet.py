@@ -1,5 +1,6 @@
 """Parquet files whose row groups are decoded whole: which of these there are, and where their columns lie."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -25,6 +26,10 @@ FIRST_COLUMN: Final = len(_OWN)
 
 # The names that Hugging Face gives to the files of a split.
 _SPLIT: Final = re.compile(r"([^/]+)-\d{5}-of-\d{5}\.parquet$")
+
+# A folder that is named for the value of a column, as Hive has it.
+_NAMED_FOLDER: Final = re.compile(r"/([^/=]+=[^/=]*)/[^/]*$")
+_log = logging.getLogger("yogadl")
 
 
 @frozen
@@ -94,6 +99,12 @@ class Parquet(Format):
         Raises:
             ConfigurationError: if there are such.
         """
+        named = next((match for address in addresses if (match := _NAMED_FOLDER.search(address))), None)
+        if named is not None:
+            _log.warning(
+                "yogadl: the names of folders such as %s are no column of the records: only those of the "
+                "files are", named[1],
+            )  # fmt: skip
         found = (_SPLIT.search(address) for address in addresses)
         splits = sorted({match[1] for match in found if match is not None})
         if len(splits) > 1:

@@ -1,23 +1,24 @@
 """Read the footers of Parquet files, and decode the columns of their row groups, with pyarrow."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from yogadl._core.advice import none_problem
 from yogadl._core.columns import MAX_LEAF_BYTES
-from yogadl._core.forms import Forms
+from yogadl._core.forms import EMPTY, Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.json_value import encode
-from yogadl._core.spec import JSON, DictNode, Leaf, Spec
+from yogadl._core.spec import JSON, DictNode, Leaf, Node, Spec
 from yogadl._foreign.fields import Missing, MissingArgument
 from yogadl._foreign.file_reader import FileReader, LookAt
 from yogadl._foreign.parquet import FileGroups, columns_of
 from yogadl._format.columns import HeapValues
 from yogadl._format.files import REFRESH, ForeignFile
 from yogadl._format.manifest import DecodedRows
+from yogadl._sources.sources import NO_RECORDS
 from yogadl.errors import (
     CacheFormatError,
     ConfigurationError,
@@ -96,8 +97,13 @@ def _footer_of(reader: FileReader) -> _Footer:
         schema = metadata.schema.to_arrow_schema()
         places = _places_of(schema, metadata)
     except (pa.ArrowException, OSError, ValueError, UnicodeDecodeError) as error:
-        reader.refuse(size_bytes - length, f"the footer is damaged: {error}")
+        reader.refuse(size_bytes - length, f"the footer can't be read: {error}")
     return _Footer(size_bytes - length, metadata, schema, places)
+
+
+def release_memory() -> None:
+    """Return memory of decoded groups, which are not held any more, to the system."""
+    pa.default_memory_pool().release_unused()
 
 
 def parsed(footer: bytes) -> Any:
@@ -111,7 +117,7 @@ def _places_of(schema: Any, metadata: Any) -> dict[str, tuple[int, int]]:
     for column in schema:
         end = first + _leaves(column.type)
         if column.name in places:
-            raise ValueError(f"two columns are called {column.name!r}")
+            raise ValueError(f"two columns are called {column.name!r}: write one under another name")
         places[column.name] = first, end
         first = end
     if first != metadata.num_columns:
@@ -156,9 +162,11 @@ def groups_of_files(
 ) -> tuple[DecodedRows, list[FileGroups]]:
     """Return the rows of files, and the groups of each; see `Parquet.of_files`."""
     footers: list[_Footer] = list(each(_footer_of, files))
-    columns = _Columns(fields, missing, json_names, [footer.schema for footer in footers], files)
-    pairs = zip(files, footers, strict=True)
-    groups = [columns.groups_of(file, footer) for file, footer in pairs]
+    filled = [pair for pair in zip(files, footers, strict=True) if pair[1].metadata.num_rows]
+    if not filled:
+        raise UnsupportedDataError(f"{NO_RECORDS}: {files[0].address} and all other files have no rows")
+    columns = _Columns(fields, missing, json_names, filled)
+    groups = [columns.groups_of(*pair) for pair in zip(files, footers, strict=True)]
     count = sum(int(found.rows.sum()) for found in groups)
     return DecodedRows(columns.spec, count, columns.form), groups
 
@@ -166,9 +174,15 @@ def groups_of_files(
 class _Columns:
     """The columns that are taken of files.
 
+    Args:
+        fields: The columns that are taken; all if None.
+        said: What comes in the place of nulls.
+        json_names: The columns that are json values.
+        files: The files that have rows.
+
     Attributes:
         spec: The structure of a row.
-        form: How groups are decoded, for `Decoder`.
+        form: How groups are decoded, for `GroupDecoder`.
     """
 
     def __init__(
@@ -176,76 +190,100 @@ class _Columns:
         fields: Sequence[str] | None,
         said: MissingArgument,
         json_names: Sequence[str],
-        schemas: Sequence[Any],
-        files: Sequence[ForeignFile],
+        files: Sequence[tuple[ForeignFile, _Footer]],
     ) -> None:
-        self._files, self._schemas = files, schemas
-        known: dict[str, Any] = {}  # each column, of the first file that has it
-        origin: dict[str, str] = {}
-        distinct: list[tuple[int, Any]] = []
-        for number, schema in enumerate(schemas):
-            if not distinct or not schema.equals(distinct[-1][1]):
-                distinct.append((number, schema))
-                for column in schema:
-                    origin.setdefault(column.name, files[number].address)
-                    known.setdefault(column.name, column)
-        self._names = list(known if fields is None else fields)
+        self._origin: dict[str, tuple[str, Any]] = {}  # of each column, a file that has values, and the type
+        distinct: list[tuple[str, Any, set[str]]] = []
+        media: set[str] = set()
+        for file, footer in files:
+            if distinct and footer.schema.equals(distinct[-1][1], check_metadata=True):
+                continue
+            own = _media_of(footer.schema)
+            media |= own
+            distinct.append((file.address, footer.schema, own))
+            for column in footer.schema:
+                known = self._origin.get(column.name)
+                if known is None or pa.types.is_null(known[1]):
+                    self._origin[column.name] = file.address, _type_of(column, column.name in own)
+        self._names = list(self._origin if fields is None else fields)
         for name in self._names:
-            if name not in known:
-                raise ConfigurationError(f"no file has the column {name!r}: there are {', '.join(known)}")
-        media = _media_of(schemas[0])
-        self._media = [name for name in self._names if name in media]
-        types = {name: _type_of(known[name], name in self._media) for name in self._names}
-        missing = {
-            name: "empty" for name in self._names if is_text(types[name]) or is_list(types[name])
-        } if isinstance(said, str) else dict(said or {})  # fmt: skip
-        self._forms = Forms(tuple(json_names), missing)
-        self.spec = self._spec_of(self._names, [types[name] for name in self._names], files[0])
-        Missing(missing).check({each.name: each.leaf for each in self.spec.fields})
-        self._check_schemas(distinct, origin)
+            if name not in self._origin:
+                known_names = ", ".join(self._origin)
+                raise ConfigurationError(f"no file has the column {name!r}: there are {known_names}")
+        for name in json_names:
+            if name not in self._names:
+                raise ConfigurationError(
+                    f"json= names {name!r}, and the columns are {', '.join(self._names)}"
+                )
+        self._forms = Forms(tuple(json_names), {} if isinstance(said, str) else dict(said or {}))
+        types = {name: self._origin[name][1] for name in self._names}
+        self.spec = self._spec_of(files[0][0].address, types)
+        leaves = {each.name: each.leaf for each in self.spec.fields}
+        for name, node in zip(self._names, self._nodes, strict=True):
+            if isinstance(node, Leaf) and node.dtype == JSON:
+                _check_json(self._origin[name][0], name, types[name])
+        fills = Missing(said)
+        fills.check(leaves)
+        is_blanket = isinstance(said, str)  # which leaves nulls in json values
+        found = {
+            name: fills.fill(name, leaf)
+            for name, leaf in leaves.items()
+            if leaf.dtype != JSON or not is_blanket
+        }
+        self._missing = {name: value for name, value in found.items() if value is not None}
+        self._check_schemas(distinct)
         self.form: dict[str, Any] = {
             "format": "parquet",
-            "media": self._media,
-            "missing": {
-                name: repr(value) if isinstance(value, float) else value for name, value in missing.items()
-            },
+            "media": sorted(media.intersection(self._names)),
+            "missing": {name: _to_json(value) for name, value in self._missing.items()},
         }
 
-    def _spec_of(self, names: Sequence[str], types: Sequence[Any], file: ForeignFile) -> Spec:
-        try:
-            json_names = tuple(name for name in self._forms.json if name in names)
-            missing = {
-                name: value
-                for name, value in self._forms.missing.items()
-                if name in names or name.partition("/")[0] in names
-            }
-            empty = [pa.array([], type=each) for each in types]
-            return spec_of(names, empty, Forms(json_names, missing))
-        except UnsupportedDataError as error:
-            raise UnsupportedDataError(f"{file.address}: {error}") from error
-
-    def _check_schemas(self, distinct: Sequence[tuple[int, Any]], origin: Mapping[str, str]) -> None:
-        """Refuse files that lack a column that nothing is said of, or have it in another form."""
+    @property
+    def _nodes(self) -> Sequence[Node]:
         assert isinstance(self.spec.tree, DictNode)
-        nodes = dict(zip(self._names, self.spec.tree.children, strict=True))
-        for number, schema in distinct:
-            file, has = self._files[number], [name for name in self._names if name in schema.names]
-            for name in self._names:
-                if name not in has and name not in self._forms.missing:
+        return self.spec.tree.children
+
+    def _spec_of(self, address: str, types: Mapping[str, Any]) -> Spec:
+        """Return the structure of a row of columns of these types."""
+        json_names = tuple(name for name in self._forms.json if name in types)
+        missing = {
+            name: value
+            for name, value in self._forms.missing.items()
+            if name in types or name.partition("/")[0] in types
+        }
+        try:
+            empty = [_empty(each) for each in types.values()]
+            return spec_of(list(types), empty, Forms(json_names, missing))
+        except UnsupportedDataError as error:
+            raise UnsupportedDataError(f"{address}: {_of_files(str(error))}") from error
+
+    def _check_schemas(self, distinct: Sequence[tuple[str, Any, set[str]]]) -> None:
+        """Refuse files that lack a column that nothing is said of, or have it in another form."""
+        nodes = dict(zip(self._names, self._nodes, strict=True))
+        for address, schema, media in distinct:
+            types = {
+                name: _type_of(schema.field(name), name in media)
+                for name in self._names
+                if name in schema.names
+            }
+            for name, node in nodes.items():
+                is_null = name in types and pa.types.is_null(types[name])
+                lacking = [each for each in _fields_of(name, node) if each not in self._missing]
+                if (name not in types or is_null) and not lacking:
+                    types.pop(name, None)
+                elif name not in types:
+                    fills = ", ".join(f"{each!r}: ..." for each in lacking)
                     raise UnsupportedDataError(
-                        f"{file.address} lacks the column {name!r}, which {origin[name]} has: say what "
-                        f"comes in its place, missing={{{name!r}: ...}}, or leave it out by fields="
+                        f"{address} lacks the column {name!r}, which {self._origin[name][0]} has: say what "
+                        f"comes in its place, missing={{{fills}}}, or leave it out by fields="
                     )
-            if not has:
-                raise UnsupportedDataError(f"{file.address} has none of the columns {', '.join(self._names)}")
-            types = [_type_of(schema.field(name), name in self._media) for name in has]
-            spec = self._spec_of(has, types, file)
+            spec = self._spec_of(address, types) if types else Spec(DictNode((), ()))
             assert isinstance(spec.tree, DictNode)
-            for name, node in zip(has, spec.tree.children, strict=True):
+            for name, node in zip(types, spec.tree.children, strict=True):
                 if node != nodes[name]:
                     raise UnsupportedDataError(
-                        f"{file.address} has {name!r} as {node}, and {origin[name]} as {nodes[name]}: "
-                        "cast it in one of them, or leave the column out by fields="
+                        f"{address} has {name!r} as {types[name]}, and {self._origin[name][0]} as "
+                        f"{self._origin[name][1]}: cast it in one of them, or leave the column out by fields="
                     )
 
     def groups_of(self, file: ForeignFile, footer: _Footer) -> FileGroups:
@@ -254,7 +292,7 @@ class _Columns:
         watched = [
             (name, place[0], footer.schema.field(name))
             for name, place in zip(self._names, places, strict=True)
-            if place is not None and place[1] - place[0] == 1 and name not in self._forms.missing
+            if place is not None and place[1] - place[0] == 1 and name not in self._missing
             and name not in self._forms.json and footer.schema.field(name).nullable
             and not is_nested(footer.schema.field(name).type)
         ]  # fmt: skip
@@ -263,6 +301,11 @@ class _Columns:
             group = metadata.row_group(number)
             if not group.num_rows:
                 continue
+            if metadata.num_columns and group.column(0).file_path:
+                raise UnsupportedDataError(
+                    f"{file.address}: its values lie in other files, such as {group.column(0).file_path}: it "
+                    "is a summary of these; adopt them by a pattern that leaves it out"
+                )
             self._check_nulls(file, number, group, watched)
             ranges = [(0, 0) if place is None else _range_of(group, place) for place in places]
             for name, (start, end) in zip(self._names, ranges, strict=True):
@@ -292,14 +335,83 @@ class _Columns:
                 raise UnsupportedDataError(f"{file.address}: row group {number}: {problem}")
 
 
+def _check_json(address: str, name: str, data_type: Any) -> None:
+    """Refuse a column of json values in which some type has no form in JSON, before any value is read.
+
+    Raises:
+        UnsupportedDataError: if there is such a type.
+    """
+    for element in _elements(data_type):
+        is_bytes = is_text(element) and not (
+            pa.types.is_string(element)
+            or pa.types.is_large_string(element)
+            or pa.types.is_string_view(element)
+        )
+        if is_bytes or pa.types.is_temporal(element) or pa.types.is_decimal(element):
+            raise UnsupportedDataError(
+                f"{address}: column {name!r} is {data_type}, a json value, and {element} has no form in JSON:"
+                " leave the column out by fields=, or write it as text, numbers, or a column of its own"
+            )
+
+
+def _elements(data_type: Any) -> Iterator[Any]:
+    """Yield the types of the values that a nested type holds."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        data_type = data_type.storage_type
+    if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type) or is_list(data_type):
+        yield from _elements(data_type.value_type)
+    elif pa.types.is_map(data_type):
+        yield from _elements(data_type.key_type)
+        yield from _elements(data_type.item_type)
+    elif pa.types.is_struct(data_type):
+        for number in range(data_type.num_fields):
+            yield from _elements(data_type.field(number).type)
+    else:
+        yield data_type
+
+
 def _of_files(problem: str) -> str:
     """Return an error of a value without the advice for values that are stored, with that for files."""
     problem = problem.partition("; or store it pickled")[0]
+    if (
+        "missing={" in problem and ": ...}; or the field as a json value" in problem
+    ):  # a struct, which has no fill
+        problem = problem.partition(" a value in its place,")[0] + problem.partition("; or")[2].replace(
+            "the field ", "", 1
+        )
     return f"{problem} (in files=yogadl.FileOptions)" if "json=" in problem else problem
 
 
 def _type_of(column: Any, is_media: bool) -> Any:
     return column.type.field("bytes").type if is_media else column.type
+
+
+def _empty(data_type: Any) -> Any:
+    """Return an array of no values of a type."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(data_type, _empty(data_type.storage_type))
+    return pa.array([], type=data_type)
+
+
+def _fields_of(name: str, node: Node) -> list[str]:
+    """Return the names of the fields of a column."""
+    return [each.name for each in Spec(DictNode((name,), (node,))).fields]
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value that comes in the place of nulls, which JSON may lack."""
+    value = np.asarray(value)[()] if not isinstance(value, str) else value
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return {"time": int(value.astype(np.int64))}
+    value = value.item() if isinstance(value, np.generic) else value
+    return repr(value) if isinstance(value, float) else value
+
+
+def _from_json(described: Any, leaf: Leaf) -> Any:
+    """Return the value of a field that `_to_json` has described."""
+    if isinstance(described, dict):
+        return np.array(described["time"], np.int64).view(leaf.numpy_dtype)[()]
+    return float(described) if isinstance(described, str) and described != EMPTY else described
 
 
 def _media_of(schema: Any) -> set[str]:
@@ -384,15 +496,36 @@ class GroupDecoder:
                 f"rows in the form {form!r:.200} are unknown to this library: upgrade yogadl"
             )
         self._media = frozenset(map(str, media))
-        self._missing = {
-            name: float(value) if isinstance(value, str) and value != "empty" else value
-            for name, value in missing.items()
-        }
+        leaves = {each.name: each.leaf for each in rows.spec.fields}
+        try:
+            self._missing = {name: _from_json(value, leaves[name]) for name, value in missing.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CacheFormatError(
+                f"rows are filled by {missing!r:.200}: {error!r}; adopt the files again"
+            ) from error
         assert isinstance(rows.spec.tree, DictNode)
         self._specs = [
             Spec(DictNode((name,), (node,)))
             for name, node in zip(self.columns, rows.spec.tree.children, strict=True)
         ]
+
+    def size_of(self, label: str, metadata: Any, number: int, columns: Sequence[int]) -> int:
+        """Return the bytes of columns of a group, as the file has them before they are compressed.
+
+        Raises:
+            CacheFormatError: if the file has no such group.
+        """
+        try:
+            places, group = (
+                _places_of(metadata.schema.to_arrow_schema(), metadata),
+                metadata.row_group(number),
+            )
+            chosen = [places[name] for column in columns if (name := self.columns[column]) in places]
+            return sum(
+                group.column(chunk).total_uncompressed_size for place in chosen for chunk in range(*place)
+            )
+        except (pa.ArrowException, ValueError, IndexError) as error:
+            raise CacheFormatError(f"{label}: row group {number}: {error}; {REFRESH}") from error
 
     def decode(
         self, label: str, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]
@@ -420,13 +553,12 @@ class GroupDecoder:
         found: dict[int, list[StoredColumn]] = {}
         for column in chunks:
             name, spec = self.columns[column], self._specs[column]
-            if column not in present:
-                fills = [self._missing.get(each.name, self._missing.get(name)) for each in spec.fields]
-                pairs = zip(spec.fields, fills, strict=True)
-                found[column] = [_constant(each.leaf, fill, rows) for each, fill in pairs]
+            values: Any = None if table is None or column not in present else table.column(name)
+            if values is None or pa.types.is_null(values.type):
+                pairs = [(each.leaf, self._missing.get(each.name)) for each in spec.fields]
+                found[column] = [_constant(leaf, fill, rows) for leaf, fill in pairs]
                 continue
-            values: Any = None if table is None else table.column(name)
-            if name in self._media:
+            if name in self._media and pa.types.is_struct(values.type):
                 values = pc.struct_field(values, ["bytes"])
             try:
                 found[column] = TableForm((name,), spec, self._missing).stored([values], range(rows))

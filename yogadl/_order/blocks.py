@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
 from yogadl._order.keys import check_count
+from yogadl.errors import ConfigurationError
 
 # The size of blocks that are groups of records, as the data has them.
 GROUPS: Final = "groups"
@@ -44,6 +45,10 @@ class Blocks:
     def __post_init__(self) -> None:
         if cast("int | None", self.lanes) is None:
             object.__setattr__(self, "lanes", 1 if self.records == GROUPS else _LANES)
+        if isinstance(self.records, str) and self.records != GROUPS:
+            raise ConfigurationError(
+                f'Blocks: records must be an integer, or "groups", not {self.records!r}.'
+            )
         names = ("window", "lanes") if self.records == GROUPS else ("records", "window", "lanes")
         for name in names:
             object.__setattr__(self, name, check_count(f"Blocks: {name}", getattr(self, name)))

@@ -1,5 +1,6 @@
 """Parquet files are read where they lie: groups of rows, decoded whole, as any other version."""
 
+import datetime
 import itertools
 import multiprocessing
 import os
@@ -349,16 +350,144 @@ def test_columns_that_files_lack(storage, tmp_path):
         ref.gather(range(4))["score"], np.array([np.nan, np.nan, 0.5, 1.5], np.float32)
     )
     pq.write_table(pa.table({"n": [1.5]}), tmp_path / "d.parquet")
-    with pytest.raises(UnsupportedDataError, match=r"d.parquet has 'n' as .*float64"):
+    with pytest.raises(UnsupportedDataError, match=r"d.parquet has 'n' as double"):
         storage.adopt(paths, "rows", "2", fields=("n",))
     with pytest.raises(ConfigurationError, match="no file has the column 'x'"):
         storage.adopt(paths, "rows", "2", fields=("n", "x"))
+
+
+def test_structs_of_one_column(storage, tmp_path):
+    for name, rows in (
+        ("a", {"s": [{"text": ["x"]}, {"text": []}]}),
+        ("b", {"s": [{"b": 5}, {"b": None}]}),
+        ("c", {"s": [{"b": {"c": 5}}, {"b": {"c": None}}]}),
+    ):
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+    assert list(storage.adopt(tmp_path / "a.parquet", "a", "1")[1]["s"]["text"]) == []
+    assert storage.adopt(tmp_path / "b.parquet", "b", "1", missing={"s/b": -1})[1] == {"s": {"b": -1}}
+    assert storage.adopt(tmp_path / "c.parquet", "c", "1", missing={"s/b/c": -1})[1]["s"]["b"]["c"] == -1
+    assert list(storage.adopt(tmp_path / "a.parquet", "d", "1", missing="empty")[1]["s"]["text"]) == []
+
+
+def test_columns_of_structs_that_files_lack(storage, tmp_path):
+    pq.write_table(pa.table({"n": [1], "s": [{"a": 5, "b": "x"}]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"other": [2]}), tmp_path / "c.parquet")
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    with pytest.raises(UnsupportedDataError, match=r"missing={'s/a': ..., 's/b': ...}"):
+        storage.adopt(paths, "rows", "1")
+    ref = storage.adopt(paths, "rows", "1", missing={"s/a": -1, "s/b": "empty"})
+    assert list(ref) == [{"n": 1, "s": {"a": 5, "b": "x"}}, {"n": 2, "s": {"a": -1, "b": ""}}]
+    paths.append(tmp_path / "c.parquet")
+    filled = storage.adopt(paths, "rows", "2", fields=("n",), missing={"n": 7})
+    assert filled.gather(range(3))["n"].tolist() == [1, 2, 7]
+
+
+def test_files_without_rows_have_no_say(storage, tmp_path):
+    for name, rows in (
+        ("a", {"l": pa.array([], pa.null())}),
+        ("b", {"l": [[1]], "d": pa.array([None], pa.int8())}),
+        ("c", {"d": pa.array([3], pa.int8()), "l": pa.array([None], pa.null())}),
+    ):
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+    files = f"{tmp_path}/*.parquet"
+    with pytest.raises(UnsupportedDataError, match=r"c.parquet.*'l' is None"):
+        storage.adopt(files, "rows", "1", missing={"d": -1})
+    ref = storage.adopt(files, "rows", "1", missing={"d": -1, "l": "empty"})
+    assert [(record["l"].tolist(), int(record["d"])) for record in ref] == [([1], -1), ([], 3)]
+
+
+def test_dates_in_the_place_of_nulls(storage, tmp_path):
+    days = [datetime.date(2020, 1, 2), None]
+    rows = pa.table({
+        "day": pa.array(days), "at": pa.array([None, datetime.datetime(2020, 1, 2)], pa.timestamp("us")),
+        "took": pa.array([None, 5], pa.duration("s")),
+    })  # fmt: skip
+    path = tmp_path / "a.parquet"
+    pq.write_table(rows, path)
+    first, at = datetime.date(1970, 1, 1), np.datetime64("2000-01-01T00:00:01")
+    missing = {"day": first, "at": at, "took": datetime.timedelta(seconds=-1)}
+    ref = storage.adopt(path, "rows", "1", missing=missing)
+    assert ref.gather([0, 1])["day"].tolist() == [days[0], first]
+    assert str(ref[0]["at"]) == "2000-01-01T00:00:01.000000"
+    assert ref.gather([0, 1])["took"].astype(int).tolist() == [-1, 5]
+    assert storage.fetch("rows", "1")[0]["took"] == np.timedelta64(-1, "s")
+    os.utime(path, ns=(5, 5))
+    assert str(storage.refresh("rows", "1", "2")[1]["day"]) == "1970-01-01"
+    ref = storage.adopt(path, "ints", "1", fields=("took",), missing={"took": np.timedelta64(7, "m")})
+    assert ref[0]["took"] == np.timedelta64(420, "s")
+
+
+def test_texts_that_are_none(storage, tmp_path):
+    texts = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
+    pq.write_table(pa.table({"a": texts}), tmp_path / "a.parquet")
+    ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
+    assert ref[0] == {"a": "ok"}
+    with pytest.raises(UnsupportedDataError, match=r"a.parquet: row group 0: a text .* is not UTF-8"):
+        ref.gather([0, 1])
+
+
+def test_pictures_that_only_some_files_have_with_a_path(storage, tmp_path):
+    features = b'{"info": {"features": {"image": {"_type": "Image"}}}}'
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    schema = pa.schema({"image": kind}, metadata={b"huggingface": features})
+    rows = [{"image": {"bytes": b"1", "path": "x"}}]
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"image": [b"2"]}), tmp_path / "b.parquet")
+    for paths, found in (("ab", [b"1", b"2"]), ("ba", [b"2", b"1"])):
+        ref = storage.adopt([tmp_path / f"{name}.parquet" for name in paths], paths, "1")
+        assert ref.gather([0, 1])["image"] == found
+
+
+def test_tensors(storage, tmp_path):
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3))
+    pq.write_table(pa.table({"t": tensors}), tmp_path / "a.parquet")
+    ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
+    assert ref[3]["t"].tolist() == [[18, 19, 20], [21, 22, 23]]
+
+
+def test_names_of_folders_are_no_column(storage, tmp_path, caplog):
+    (tmp_path / "in/p=1").mkdir(parents=True)
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "in/p=1/a.parquet")
+    assert storage.adopt(tmp_path / "in", "rows", "1")[0] == {"n": 1}
+    assert "folders such as p=1 are no column" in caplog.text
+
+
+def test_columns_of_a_group_that_together_are_too_large(storage, tmp_path, monkeypatch):
+    rows = pa.table({name: np.arange(1000) for name in "abc"})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=500)
+    set_constants(monkeypatch, HELD_BYTES=2 * 4000)
+    ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
+    for name in ("a", "b", "c", "a"):  # those that were read before are let go of
+        assert ref.fields(name)[700] == {name: 700}
+    assert ref.fields("a", "c")[7] == {"a": 7, "c": 7}
+    with pytest.raises(ConfigurationError, match="the columns a, b, c take 12"):
+        ref[7]
+
+
+def test_names_that_no_column_has(storage, files):
+    for said in ("zz", "inner/a"):
+        with pytest.raises(ConfigurationError, match="json= names"):
+            storage.adopt(f"{files}/*.parquet", "rows", "1", files=yogadl.FileOptions(json=(said,)))
+    with pytest.raises(ConfigurationError, match='or "groups"'):
+        yogadl.Blocks("group", window=2)
 
 
 def test_json_columns(storage, files):
     said = yogadl.FileOptions(json=("inner", "tokens"))
     ref = storage.adopt(f"{files}/*.parquet", "rows", "1", fields=("inner", "tokens"), files=said)
     assert ref[8] == {"inner": {"a": 8, "b": {"c": "8"}}, "tokens": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.date32(), pa.timestamp("us"), pa.duration("s"), pa.time32("s")]
+)
+def test_types_that_json_has_not_are_refused_at_once(storage, tmp_path, kind):
+    rows = pa.table({"n": [1], "tree": pa.array([[]], pa.list_(pa.struct({"a": pa.list_(kind)})))})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    with pytest.raises(UnsupportedDataError, match=r"a.parquet: column 'tree' is .* has no form in JSON"):
+        storage.adopt(tmp_path / "a.parquet", "rows", "1")
+    assert storage.adopt(tmp_path / "a.parquet", "rows", "1", fields=("n",))[0] == {"n": 1}
 
 
 def test_images_of_hugging_face(storage, tmp_path):
@@ -421,7 +550,7 @@ def test_groups_that_are_held_by_their_bytes(storage, tmp_path, monkeypatch, roo
     set_constants(monkeypatch, HELD_BYTES=800 + room)
     ref = storage.adopt(tmp_path / "a.parquet", "rows", "1")
     if room < 0:
-        with pytest.raises(ConfigurationError, match=r"group 0 take.*smaller row groups"):
+        with pytest.raises(ConfigurationError, match=r"row group 0: the columns n take.*smaller row groups"):
             ref.gather([5])
         return
     order = np.random.default_rng(0).permutation(1000)

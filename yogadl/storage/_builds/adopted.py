@@ -1,5 +1,6 @@
 """Adopt foreign files: a source whose records stay where they lie, and versions of what has changed."""
 
+import datetime
 import hashlib
 import itertools
 import json
@@ -218,11 +219,20 @@ def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, 
 
 def _fill_to_json(value: Any) -> Any:
     """Return what comes in the place of missing values: a float as text, since JSON has not all of them."""
+    if isinstance(value, datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64):
+        time = np.asarray(value if isinstance(value, np.generic) else np.array(value, _kind_of(value)))
+        return [str(time.dtype), int(time.astype(np.int64))]
     value = value.item() if isinstance(value, np.generic) else value
     return repr(value) if isinstance(value, float) else value
 
 
+def _kind_of(value: Any) -> str:
+    return "timedelta64" if isinstance(value, datetime.timedelta) else "datetime64"
+
+
 def _fill_of(described: Any) -> Any:
+    if isinstance(described, list) and len(described) == 2:
+        return np.array(described[1], np.int64).view(described[0])[()]
     return described if described == EMPTY or not isinstance(described, str) else float(described)
 
 
