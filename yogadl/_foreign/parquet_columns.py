@@ -11,6 +11,7 @@ from yogadl._core.columns import MAX_LEAF_BYTES
 from yogadl._core.forms import EMPTY, Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.json_value import encode
+from yogadl._core.printable import masked
 from yogadl._core.spec import JSON, DictNode, Leaf, Node, Spec
 from yogadl._foreign.fields import Missing, MissingArgument
 from yogadl._foreign.file_reader import FileReader, LookAt
@@ -255,7 +256,7 @@ class _Columns:
             empty = [_empty(each) for each in types.values()]
             return spec_of(list(types), empty, Forms(json_names, missing))
         except UnsupportedDataError as error:
-            raise UnsupportedDataError(f"{address}: {_of_files(str(error))}") from error
+            raise UnsupportedDataError(f"{masked(address)}: {_of_files(str(error))}") from error
 
     def _check_schemas(self, distinct: Sequence[tuple[str, Any, set[str]]]) -> None:
         """Refuse files that lack a column that nothing is said of, or have it in another form."""
@@ -274,15 +275,15 @@ class _Columns:
                 elif name not in types:
                     fills = ", ".join(f"{each!r}: ..." for each in lacking)
                     raise UnsupportedDataError(
-                        f"{address} lacks the column {name!r}, which {self._origin[name][0]} has: say what "
-                        f"comes in its place, missing={{{fills}}}, or leave it out by fields="
+                        f"{masked(address)} lacks the column {name!r}, which {self._origin[name][0]} has: say "
+                        f"what comes in its place, missing={{{fills}}}, or leave it out by fields="
                     )
             spec = self._spec_of(address, types) if types else Spec(DictNode((), ()))
             assert isinstance(spec.tree, DictNode)
             for name, node in zip(types, spec.tree.children, strict=True):
                 if node != nodes[name]:
                     raise UnsupportedDataError(
-                        f"{address} has {name!r} as {types[name]}, and {self._origin[name][0]} as "
+                        f"{masked(address)} has {name!r} as {types[name]}, and {self._origin[name][0]} as "
                         f"{self._origin[name][1]}: cast it in one of them, or leave the column out by fields="
                     )
 
@@ -342,15 +343,14 @@ def _check_json(address: str, name: str, data_type: Any) -> None:
         UnsupportedDataError: if there is such a type.
     """
     for element in _elements(data_type):
-        is_bytes = is_text(element) and not (
-            pa.types.is_string(element)
-            or pa.types.is_large_string(element)
-            or pa.types.is_string_view(element)
-        )
-        if is_bytes or pa.types.is_temporal(element) or pa.types.is_decimal(element):
+        if (
+            (is_text(element) and is_bytes(element))
+            or pa.types.is_temporal(element)
+            or pa.types.is_decimal(element)
+        ):
             raise UnsupportedDataError(
-                f"{address}: column {name!r} is {data_type}, a json value, and {element} has no form in JSON:"
-                " leave the column out by fields=, or write it as text, numbers, or a column of its own"
+                f"{masked(address)}: column {name!r} is {data_type}, a json value, and {element} has no form in "
+                "JSON: leave the column out by fields=, or write it as text, numbers, or a column of its own"
             )
 
 
