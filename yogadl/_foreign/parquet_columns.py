@@ -36,6 +36,7 @@ try:
         StoredColumn,
         TableForm,
         fill_for,
+        is_bytes,
         is_list,
         is_nested,
         is_text,
@@ -275,8 +276,8 @@ class _Columns:
                 elif name not in types:
                     fills = ", ".join(f"{each!r}: ..." for each in lacking)
                     raise UnsupportedDataError(
-                        f"{masked(address)} lacks the column {name!r}, which {self._origin[name][0]} has: say "
-                        f"what comes in its place, missing={{{fills}}}, or leave it out by fields="
+                        f"{masked(address)} lacks the column {name!r}, which {self._origin[name][0]} has: "
+                        f"say what comes in its place, missing={{{fills}}}, or leave it out by fields="
                     )
             spec = self._spec_of(address, types) if types else Spec(DictNode((), ()))
             assert isinstance(spec.tree, DictNode)
@@ -349,8 +350,8 @@ def _check_json(address: str, name: str, data_type: Any) -> None:
             or pa.types.is_decimal(element)
         ):
             raise UnsupportedDataError(
-                f"{masked(address)}: column {name!r} is {data_type}, a json value, and {element} has no form in "
-                "JSON: leave the column out by fields=, or write it as text, numbers, or a column of its own"
+                f"{masked(address)}: column {name!r} is {data_type}, a json value, and {element} has no "
+                "form in JSON: leave it out by fields=, or write it as text, numbers, or a column of its own"
             )
 
 
