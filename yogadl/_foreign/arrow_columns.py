@@ -4,7 +4,7 @@ A stored column is a numpy array, or `HeapValues` if the values vary in length; 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -422,7 +422,9 @@ def _of_nothing(count: int, value: Any) -> Any:
 def value_lists(spec: Spec, columns: Sequence[StoredColumn]) -> list[NDArray[Any] | list[Any]]:
     """Return stored columns in the form for reading: as lists of values if the values vary in length."""
     return [
-        column if isinstance(column, np.ndarray) else list(_values_of(field.leaf, column))
+        column
+        if isinstance(column, np.ndarray)
+        else heap_values(field.leaf, column, np.cumsum(column.lengths), np.arange(len(column)))
         for field, column in zip(spec.fields, columns, strict=True)
     ]
 
@@ -604,14 +606,26 @@ def _joined(pieces: tuple[StoredColumn, ...]) -> StoredColumn:
     )
 
 
-def _values_of(leaf: Leaf, column: HeapValues) -> Iterator[Any]:
-    ends = np.cumsum(column.lengths)
-    starts = (ends - column.lengths).tolist()
-    for start, end, (rank, *sizes) in zip(starts, ends.tolist(), column.shapes.tolist(), strict=True):
-        data = column.data[start:end]
-        if leaf.dtype == JSON:
-            yield decode(data.data)
-        elif leaf.is_numeric:
-            yield data.copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
-        else:
-            yield decode_value(leaf, data.tobytes(), tuple(sizes[:rank]))
+def heap_values(
+    leaf: Leaf, column: HeapValues, ends: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[Any]:
+    """Return the values of some rows, given where each value of the column ends in its data."""
+    stops = ends[rows]
+    places = zip((stops - column.lengths[rows]).tolist(), stops.tolist(), strict=True)
+    data = column.data.data
+    if leaf.dtype == JSON:
+        return [decode(data[start:end]) for start, end in places]
+    if leaf.shape == () and leaf.dtype == BYTES:
+        return [data[start:end].tobytes() for start, end in places]
+    if leaf.shape == () and leaf.dtype == STR:
+        return [str(data[start:end], "utf-8", "surrogatepass") for start, end in places]
+    shaped = zip(places, column.shapes[rows].tolist(), strict=True)
+    if leaf.is_numeric:
+        return [
+            column.data[start:end].copy().view(leaf.numpy_dtype).reshape(sizes[:rank])
+            for (start, end), (rank, *sizes) in shaped
+        ]
+    return [
+        decode_value(leaf, data[start:end].tobytes(), tuple(sizes[:rank]))
+        for (start, end), (rank, *sizes) in shaped
+    ]

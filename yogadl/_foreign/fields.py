@@ -129,3 +129,25 @@ def refuse_unknown(reader: FileReader, what: str, names: Collection[str]) -> Non
             f"no {what} of this first file has {', '.join(map(repr, names))}: correct the name, or let a "
             "file come first that has it",
         )
+
+
+def fill_to_json(value: Any) -> Any:
+    """Return what comes in the place of missing values, without what JSON lacks.
+
+    A float is a text, and a time a list of its dtype and its integer.
+    """
+    if isinstance(value, datetime.timedelta):
+        value = np.timedelta64(value)
+    elif isinstance(value, datetime.date):
+        value = np.datetime64(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return [str(value.dtype), int(value.astype(np.int64))]
+    value = value.item() if isinstance(value, np.generic) else value
+    return repr(value) if isinstance(value, float) else value
+
+
+def fill_of_json(described: Any) -> Any:
+    """Return the value that `fill_to_json` has described."""
+    if isinstance(described, list) and len(described) == 2:
+        return np.array(described[1], np.int64).view(described[0])[()]
+    return described if described == EMPTY or not isinstance(described, str) else float(described)

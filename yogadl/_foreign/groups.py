@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
-from yogadl._core.json_value import decode
 from yogadl._core.process import PerProcess
 from yogadl._core.protocols import Announced, Int64s, Memory
-from yogadl._core.spec import JSON, Leaf, Spec
+from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, fields_of_columns
-from yogadl._foreign.parquet_columns import GroupDecoder, parsed, release_memory
+from yogadl._foreign.parquet_columns import Footer, GroupDecoder, heap_values, parsed, release_memory
 from yogadl._format.columns import HeapValues
-from yogadl._format.fields import decode_value
 from yogadl._format.files import REFRESH, HeldRows
 from yogadl._format.manifest import DecodedRows
 from yogadl._format.reader import Reader
@@ -39,21 +37,18 @@ class _Directory(NamedTuple):
     """What is known of all groups.
 
     Attributes:
-        ends: The row after the last one of each group.
+        firsts: The first row of each group.
+        ends: The row after the last one of each.
         sizes: The approximate size of each.
         numbers: The number of each in its file.
         first_of_file: The first group of its file.
     """
 
+    firsts: Int64s
     ends: Int64s
     sizes: Int64s
     numbers: Int64s
     first_of_file: Int64s
-
-    @property
-    def firsts(self) -> Int64s:
-        """The first row of each group."""
-        return np.concatenate([[0], self.ends[:-1]])
 
 
 class _HeldColumn:
@@ -82,27 +77,8 @@ class _HeldColumn:
 
     def values(self, rows: Int64s) -> list[Any]:
         """Return the values of some rows, of a field that varies."""
-        stored, leaf = self.stored, self.leaf
-        assert isinstance(stored, HeapValues) and self._ends is not None
-        ends = self._ends[rows]
-        places = zip((ends - stored.lengths[rows]).tolist(), ends.tolist(), strict=True)
-        data = stored.data.data
-        if leaf.dtype == JSON:
-            return [decode(data[start:end]) for start, end in places]
-        if leaf.shape == () and not leaf.is_numeric:
-            if leaf.dtype == "bytes":
-                return [data[start:end].tobytes() for start, end in places]
-            return [str(data[start:end], "utf-8", "surrogatepass") for start, end in places]
-        shapes = stored.shapes[rows].tolist()
-        if leaf.is_numeric:
-            return [
-                stored.data[start:end].copy().view(leaf.numpy_dtype).reshape(sizes[: int(rank)])
-                for (start, end), (rank, *sizes) in zip(places, shapes, strict=True)
-            ]
-        return [
-            decode_value(leaf, data[start:end].tobytes(), tuple(sizes[:rank]))
-            for (start, end), (rank, *sizes) in zip(places, shapes, strict=True)
-        ]
+        assert isinstance(self.stored, HeapValues) and self._ends is not None
+        return heap_values(self.leaf, self.stored, self._ends, rows)
 
     def lengths(self, rows: Int64s) -> Int64s:
         """Return the lengths of values along their first axis."""
@@ -128,7 +104,7 @@ class _HeldGroups:
         self.lock = threading.Lock()
         self.groups: OrderedDict[int, _HeldGroup] = OrderedDict()
         self.size_bytes = 0
-        self.footers: OrderedDict[int, Any] = OrderedDict()
+        self.footers: OrderedDict[int, Footer] = OrderedDict()
         self.coming: set[int] = set()
         self.threads = ThreadPoolExecutor(
             min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="yogadl-decode"
@@ -190,7 +166,8 @@ class GroupReader:
             raise CacheFormatError(
                 "the groups of rows contradict the manifest: they were changed since; adopt the files again"
             )
-        return _Directory(np.cumsum(rows), sizes, numbers_in_file, places - back)
+        ends = np.cumsum(rows)
+        return _Directory(ends - rows, ends, sizes, numbers_in_file, places - back)
 
     @property
     def group_ends(self) -> Int64s:
@@ -323,15 +300,15 @@ class GroupReader:
     def _decode(self, own: _HeldGroups, group: int, columns: Sequence[int]) -> dict[int, list[_HeldColumn]]:
         directory = self.directory
         first, number = int(directory.first_of_file[group]), int(directory.numbers[group])
-        label, metadata = self._label(first), self._metadata(own, first)
+        label, footer = self._label(first), self._footer(own, first)
         # The file's bytes, with dictionaries, may be a little more than the values.
-        self._require_room(group, columns, self._decoder.size_of(label, metadata, number, columns) // 2)
+        self._require_room(group, columns, self._decoder.size_of(label, footer, number, columns) // 2)
         content = self.stored.columns(
             np.array([group], np.int64), [FIRST_COLUMN + column for column in columns]
         )
         chunks = {column: values[0] for column, values in zip(columns, content, strict=True)}
         rows = int(directory.ends[group] - directory.firsts[group])
-        decoded = self._decoder.decode(label, metadata, number, rows, chunks)
+        decoded = self._decoder.decode(label, footer, number, rows, chunks)
         found: dict[int, list[_HeldColumn]] = {}
         for field, (column, place) in enumerate(self._places):
             if column in decoded:
@@ -348,8 +325,8 @@ class GroupReader:
                 f"{label}: the values of group {group} are not those of {leaf}: it was changed; {REFRESH}"
             )
 
-    def _metadata(self, own: _HeldGroups, first: int) -> Any:
-        """Return what the footer of a file holds, given its first group."""
+    def _footer(self, own: _HeldGroups, first: int) -> Footer:
+        """Return the footer of a file, given its first group."""
         with own.lock:
             found = own.footers.get(first)
         if found is None:
@@ -375,13 +352,11 @@ class GroupReader:
         """Return about how many bytes columns of each group take, by those of a group that is held."""
         own, directory = self._own(), self.directory
         with own.lock:
-            known = [
-                (group, _bytes_of({column: held.fields[column] for column in columns}))
-                for group, held in own.groups.items()
-                if set(columns) <= held.fields.keys()
-            ]
-        if known:
-            group, size_bytes = known[-1]
+            held = reversed(own.groups.items())  # those used last first
+            known = next(((g, each.fields) for g, each in held if each.fields.keys() >= set(columns)), None)
+        if known is not None:
+            group, fields = known
+            size_bytes = _bytes_of({column: fields[column] for column in columns})
             found: NDArray[Any] = directory.sizes * (size_bytes / max(1, int(directory.sizes[group])))
             return found
         lengths = self._lengths

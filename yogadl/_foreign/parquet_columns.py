@@ -8,12 +8,12 @@ import numpy as np
 
 from yogadl._core.advice import none_problem
 from yogadl._core.columns import MAX_LEAF_BYTES
-from yogadl._core.forms import EMPTY, Forms
+from yogadl._core.forms import Forms
 from yogadl._core.frozen import frozen
 from yogadl._core.json_value import encode
 from yogadl._core.printable import masked
 from yogadl._core.spec import JSON, DictNode, Leaf, Node, Spec
-from yogadl._foreign.fields import Missing, MissingArgument
+from yogadl._foreign.fields import Missing, MissingArgument, fill_of_json, fill_to_json
 from yogadl._foreign.file_reader import FileReader, LookAt
 from yogadl._foreign.parquet import FileGroups, columns_of
 from yogadl._format.columns import HeapValues
@@ -36,6 +36,7 @@ try:
         StoredColumn,
         TableForm,
         fill_for,
+        heap_values,
         is_bytes,
         is_list,
         is_nested,
@@ -46,6 +47,8 @@ except ImportError as error:
     raise MissingDependencyError(
         "Parquet files are read with pyarrow: pip install 'yogadl[parquet]'"
     ) from error
+
+__all__ = ["Footer", "GroupDecoder", "groups_of_files", "heap_values", "parsed", "release_memory"]
 
 # A file: PAR1, the chunks of columns, the footer (thrift), its length in four bytes, PAR1. A row group has
 # one chunk for each column that is no struct, and several for each that is.
@@ -58,23 +61,23 @@ _MEDIA: Final = frozenset({"Image", "Audio", "Video", "Pdf"})
 
 
 @frozen
-class _Footer:
+class Footer:
     """The footer of a file.
 
     Args:
-        position: Where it begins.
+        size_bytes: Its size; it ends with the file.
         metadata: What it holds, as pyarrow has it.
         schema: The columns of the file.
         places: Of each column by name, the first of its chunks and the one after the last.
     """
 
-    position: int
+    size_bytes: int
     metadata: Any
     schema: Any
     places: Mapping[str, tuple[int, int]]
 
 
-def _footer_of(reader: FileReader) -> _Footer:
+def _footer_of(reader: FileReader) -> Footer:
     """Return the footer of a file.
 
     Raises:
@@ -95,12 +98,9 @@ def _footer_of(reader: FileReader) -> _Footer:
     if length > len(tail):
         tail = reader.tail(length)
     try:
-        metadata = parsed(tail[-length:])
-        schema = metadata.schema.to_arrow_schema()
-        places = _places_of(schema, metadata)
+        return parsed(tail[-length:])
     except (pa.ArrowException, OSError, ValueError, UnicodeDecodeError) as error:
         reader.refuse(size_bytes - length, f"the footer can't be read: {error}")
-    return _Footer(size_bytes - length, metadata, schema, places)
 
 
 def release_memory() -> None:
@@ -108,16 +108,18 @@ def release_memory() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def parsed(footer: bytes) -> Any:
-    """Return what a footer holds, as pyarrow has it."""
-    return pq.ParquetFile(pa.BufferReader(_MAGIC + footer)).metadata
+def parsed(content: bytes) -> Footer:
+    """Return the footer that these bytes are."""
+    metadata = pq.ParquetFile(pa.BufferReader(_MAGIC + content)).metadata
+    schema = metadata.schema.to_arrow_schema()
+    return Footer(len(content), metadata, schema, _places_of(schema, metadata))
 
 
 def _places_of(schema: Any, metadata: Any) -> dict[str, tuple[int, int]]:
     """Return for each column the numbers of its first chunk, and of the one after its last."""
     places, first = {}, 0
     for column in schema:
-        end = first + _leaves(column.type)
+        end = first + sum(1 for _ in _elements(column.type))
         if column.name in places:
             raise ValueError(f"two columns are called {column.name!r}: write one under another name")
         places[column.name] = first, end
@@ -125,21 +127,6 @@ def _places_of(schema: Any, metadata: Any) -> dict[str, tuple[int, int]]:
     if first != metadata.num_columns:
         raise ValueError(f"it has {metadata.num_columns} columns of values, and the schema {first}")
     return places
-
-
-def _leaves(data_type: Any) -> int:
-    """Return how many chunks a column of this type has in a group."""
-    if isinstance(data_type, pa.BaseExtensionType):
-        return _leaves(data_type.storage_type)
-    if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
-        return _leaves(data_type.value_type)
-    if pa.types.is_map(data_type):
-        return _leaves(data_type.key_type) + _leaves(data_type.item_type)
-    if is_list(data_type):
-        return _leaves(data_type.value_type)
-    if pa.types.is_struct(data_type):
-        return sum(_leaves(data_type.field(number).type) for number in range(data_type.num_fields))
-    return 1
 
 
 def _range_of(group: Any, place: tuple[int, int]) -> tuple[int, int]:
@@ -163,7 +150,7 @@ def groups_of_files(
     each: LookAt,
 ) -> tuple[DecodedRows, list[FileGroups]]:
     """Return the rows of files, and the groups of each; see `Parquet.of_files`."""
-    footers: list[_Footer] = list(each(_footer_of, files))
+    footers: list[Footer] = list(each(_footer_of, files))
     filled = [pair for pair in zip(files, footers, strict=True) if pair[1].metadata.num_rows]
     if not filled:
         raise UnsupportedDataError(f"{NO_RECORDS}: {files[0].address} and all other files have no rows")
@@ -192,7 +179,7 @@ class _Columns:
         fields: Sequence[str] | None,
         said: MissingArgument,
         json_names: Sequence[str],
-        files: Sequence[tuple[ForeignFile, _Footer]],
+        files: Sequence[tuple[ForeignFile, Footer]],
     ) -> None:
         self._origin: dict[str, tuple[str, Any]] = {}  # of each column, a file that has values, and the type
         distinct: list[tuple[str, Any, set[str]]] = []
@@ -237,7 +224,7 @@ class _Columns:
         self.form: dict[str, Any] = {
             "format": "parquet",
             "media": sorted(media.intersection(self._names)),
-            "missing": {name: _to_json(value) for name, value in self._missing.items()},
+            "missing": {name: fill_to_json(value) for name, value in self._missing.items()},
         }
 
     @property
@@ -288,9 +275,10 @@ class _Columns:
                         f"{self._origin[name][1]}: cast it in one of them, or leave the column out by fields="
                     )
 
-    def groups_of(self, file: ForeignFile, footer: _Footer) -> FileGroups:
+    def groups_of(self, file: ForeignFile, footer: Footer) -> FileGroups:
         """Return the groups of a file."""
         metadata, places = footer.metadata, [footer.places.get(name) for name in self._names]
+        position = file.size_bytes - footer.size_bytes
         watched = [
             (name, place[0], footer.schema.field(name))
             for name, place in zip(self._names, places, strict=True)
@@ -311,7 +299,7 @@ class _Columns:
             self._check_nulls(file, number, group, watched)
             ranges = [(0, 0) if place is None else _range_of(group, place) for place in places]
             for name, (start, end) in zip(self._names, ranges, strict=True):
-                if not 0 <= start <= end <= footer.position or end - start > MAX_LEAF_BYTES:
+                if not 0 <= start <= end <= position or end - start > MAX_LEAF_BYTES:
                     raise UnsupportedDataError(
                         f"{file.address}: row group {number}: column {name!r} can't lie in bytes {start} to "
                         f"{end}: the footer is damaged, or the column longer than {MAX_LEAF_BYTES} bytes"
@@ -324,7 +312,7 @@ class _Columns:
         shape = len(rows), len(self._names)
         one, each = [np.array(all_, np.int64) for all_ in (rows, sizes, numbers)], (starts, lengths)
         ranged = [np.array(all_, np.int64).reshape(shape) for all_ in each]
-        return FileGroups(footer.position, *one, *ranged)
+        return FileGroups(position, *one, *ranged)
 
     @staticmethod
     def _check_nulls(
@@ -356,7 +344,7 @@ def _check_json(address: str, name: str, data_type: Any) -> None:
 
 
 def _elements(data_type: Any) -> Iterator[Any]:
-    """Yield the types of the values that a nested type holds."""
+    """Yield the types of the values that a type holds: a column has a chunk for each in a group."""
     if isinstance(data_type, pa.BaseExtensionType):
         data_type = data_type.storage_type
     if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type) or is_list(data_type):
@@ -397,22 +385,6 @@ def _empty(data_type: Any) -> Any:
 def _fields_of(name: str, node: Node) -> list[str]:
     """Return the names of the fields of a column."""
     return [each.name for each in Spec(DictNode((name,), (node,))).fields]
-
-
-def _to_json(value: Any) -> Any:
-    """Return a value that comes in the place of nulls, which JSON may lack."""
-    value = np.asarray(value)[()] if not isinstance(value, str) else value
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return {"time": int(value.astype(np.int64))}
-    value = value.item() if isinstance(value, np.generic) else value
-    return repr(value) if isinstance(value, float) else value
-
-
-def _from_json(described: Any, leaf: Leaf) -> Any:
-    """Return the value of a field that `_to_json` has described."""
-    if isinstance(described, dict):
-        return np.array(described["time"], np.int64).view(leaf.numpy_dtype)[()]
-    return float(described) if isinstance(described, str) and described != EMPTY else described
 
 
 def _media_of(schema: Any) -> set[str]:
@@ -497,9 +469,11 @@ class GroupDecoder:
                 f"rows in the form {form!r:.200} are unknown to this library: upgrade yogadl"
             )
         self._media = frozenset(map(str, media))
-        leaves = {each.name: each.leaf for each in rows.spec.fields}
+        fields = {each.name for each in rows.spec.fields}
         try:
-            self._missing = {name: _from_json(value, leaves[name]) for name, value in missing.items()}
+            self._missing = {name: fill_of_json(value) for name, value in missing.items()}
+            if not fields >= missing.keys():
+                raise KeyError(*missing.keys() - fields)
         except (KeyError, TypeError, ValueError) as error:
             raise CacheFormatError(
                 f"rows are filled by {missing!r:.200}: {error!r}; adopt the files again"
@@ -510,17 +484,14 @@ class GroupDecoder:
             for name, node in zip(self.columns, rows.spec.tree.children, strict=True)
         ]
 
-    def size_of(self, label: str, metadata: Any, number: int, columns: Sequence[int]) -> int:
+    def size_of(self, label: str, footer: Footer, number: int, columns: Sequence[int]) -> int:
         """Return the bytes of columns of a group, as the file has them before they are compressed.
 
         Raises:
             CacheFormatError: if the file has no such group.
         """
         try:
-            places, group = (
-                _places_of(metadata.schema.to_arrow_schema(), metadata),
-                metadata.row_group(number),
-            )
+            group, places = footer.metadata.row_group(number), footer.places
             chosen = [places[name] for column in columns if (name := self.columns[column]) in places]
             return sum(
                 group.column(chunk).total_uncompressed_size for place in chosen for chunk in range(*place)
@@ -529,13 +500,13 @@ class GroupDecoder:
             raise CacheFormatError(f"{label}: row group {number}: {error}; {REFRESH}") from error
 
     def decode(
-        self, label: str, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]
+        self, label: str, footer: Footer, number: int, rows: int, chunks: Mapping[int, Any]
     ) -> dict[int, list[StoredColumn]]:
         """Return columns of a group, by their numbers: a stored column for each field of each.
 
         Args:
             label: A name of the file, for messages.
-            metadata: What the file's footer holds.
+            footer: The file's footer.
             number: The number of the group there.
             rows: The number of its rows.
             chunks: The bytes of each column that is decoded; empty: the file lacks it.
@@ -546,7 +517,7 @@ class GroupDecoder:
         """
         present = {column: content for column, content in chunks.items() if len(content)}
         try:
-            table = self._read(metadata, number, rows, present) if present else None
+            table = self._read(footer, number, rows, present) if present else None
         except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
             raise CacheFormatError(
                 f"{label}: row group {number} can't be decoded: {error}; {REFRESH}"
@@ -567,10 +538,9 @@ class GroupDecoder:
                 raise UnsupportedDataError(f"{label}: row group {number}: {_of_files(f'{error}')}") from error
         return found
 
-    def _read(self, metadata: Any, number: int, rows: int, chunks: Mapping[int, Any]) -> Any:
+    def _read(self, footer: Footer, number: int, rows: int, chunks: Mapping[int, Any]) -> Any:
         """Return the table of a group's columns, whose bytes these are."""
-        places = _places_of(metadata.schema.to_arrow_schema(), metadata)
-        group = metadata.row_group(number)
+        places, group = footer.places, footer.metadata.row_group(number)
         pieces: list[tuple[int, Any]] = []
         indices: list[int] = []
         named = [(self.columns[column], content) for column, content in chunks.items()]
@@ -582,7 +552,9 @@ class GroupDecoder:
             indices += range(*place)
         size_bytes = max(start + len(content) for start, content in pieces) + _END_BYTES
         file = pa.PythonFile(_RangesOfFile(pieces, size_bytes), "r")
-        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+        opened = pq.ParquetFile(
+            file, metadata=footer.metadata, pre_buffer=False, page_checksum_verification=True
+        )
         table = opened.reader.read_row_group(number, column_indices=indices, use_threads=False)
         if not group.num_rows == table.num_rows == rows:
             raise ValueError(f"it has {table.num_rows} rows, and had {rows}")

@@ -1,6 +1,5 @@
 """Adopt foreign files: a source whose records stay where they lie, and versions of what has changed."""
 
-import datetime
 import hashlib
 import itertools
 import json
@@ -10,11 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
-from yogadl._core.forms import EMPTY
 from yogadl._core.key import DatasetKey
 from yogadl._core.spec import Leaf, Spec
+from yogadl._foreign.fields import fill_of_json, fill_to_json
 from yogadl._foreign.file_reader import Columns, FileReader, Format, columns_of, joined
 from yogadl._format.files import ForeignFile
 from yogadl._format.manifest import ADOPTED, DecodedRows, Manifest
@@ -212,28 +209,9 @@ def entry_of(paths: Any, format: str, is_read: bool, **terms: Any) -> dict[str, 
     """
     said = {name: value for name, value in terms.items() if value is not None}
     if isinstance(said.get("missing"), Mapping):
-        said["missing"] = {name: _fill_to_json(value) for name, value in said["missing"].items()}
+        said["missing"] = {name: fill_to_json(value) for name, value in said["missing"].items()}
     options = json.loads(json.dumps(said, default=lambda leaf: leaf.to_json()))
     return {"paths": checked_paths(paths), "format": format, "read": is_read, "options": options}
-
-
-def _fill_to_json(value: Any) -> Any:
-    """Return what comes in the place of missing values: a float as text, since JSON has not all of them."""
-    if isinstance(value, datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64):
-        time = np.asarray(value if isinstance(value, np.generic) else np.array(value, _kind_of(value)))
-        return [str(time.dtype), int(time.astype(np.int64))]
-    value = value.item() if isinstance(value, np.generic) else value
-    return repr(value) if isinstance(value, float) else value
-
-
-def _kind_of(value: Any) -> str:
-    return "timedelta64" if isinstance(value, datetime.timedelta) else "datetime64"
-
-
-def _fill_of(described: Any) -> Any:
-    if isinstance(described, list) and len(described) == 2:
-        return np.array(described[1], np.int64).view(described[0])[()]
-    return described if described == EMPTY or not isinstance(described, str) else float(described)
 
 
 def _source(
@@ -475,7 +453,7 @@ def _options_of(entry: Mapping[str, Any]) -> dict[str, Any]:
         options["features"] = {name: _feature_of(each) for name, each in features.items()}
     missing = options.get("missing")
     if isinstance(missing, dict):
-        options["missing"] = {name: _fill_of(each) for name, each in missing.items()}
+        options["missing"] = {name: fill_of_json(each) for name, each in missing.items()}
     return options
 
 
