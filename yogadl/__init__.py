@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, Stats, StreamIterator
     from yogadl._stream.plan import Plan, ReadingCost
+    from yogadl._stream.tickets import Dropped, Ticket, Tickets
     from yogadl._views.packed import PackFields
     from yogadl._views.stages import Rejected
     from yogadl.storage import cached, open_storage
@@ -42,6 +43,7 @@ __all__ = [
     "DataRef",
     "Document",
     "DrawnRef",
+    "Dropped",
     "FileOptions",
     "Leaf",
     "Lease",
@@ -64,6 +66,8 @@ __all__ = [
     "Storage",
     "Stream",
     "StreamIterator",
+    "Ticket",
+    "Tickets",
     "Zstd",
     "__version__",
     "cached",
@@ -102,6 +106,9 @@ _LAZY = {
     "Rejected": ("yogadl._views.stages", "Rejected"),
     "Stats": ("yogadl._stream", "Stats"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
+    "Dropped": ("yogadl._stream.tickets", "Dropped"),
+    "Ticket": ("yogadl._stream.tickets", "Ticket"),
+    "Tickets": ("yogadl._stream.tickets", "Tickets"),
     "Zstd": ("yogadl._format.codec", "Zstd"),
     "cached": ("yogadl.storage", "cached"),
     "concat": ("yogadl._mix", "concat"),

@@ -14,6 +14,7 @@ Each is also a builtin exception, so that code without yogadl can catch it::
     |   `-- SpendingError                   a limit on the requests or their cost is reached
     |-- LeaseError(TimeoutError)            another process builds: which one, since when, what to do
     |-- CursorError(ValueError)             a cursor of other data, or not a cursor
+    |-- TicketError(RuntimeError)           a ticket that has ended, or a wait for one that would not end
     |-- StageError(RuntimeError)            a function of a stream failed: which one, at which record
     `-- WorkerDiedError(RuntimeError)       worker processes died: how, and at what work
         `-- WorkerTimeoutError(TimeoutError)    a worker took longer than the time-out, and was ended
@@ -80,6 +81,10 @@ class LeaseError(YogaError, TimeoutError):
 
 class CursorError(YogaError, ValueError):
     """A cursor belongs to other data, or is no cursor."""
+
+
+class TicketError(YogaError, RuntimeError):
+    """A ticket has ended already, or belongs to another process; or waiting for one would never end."""
 
 
 class StageError(YogaError, RuntimeError):

@@ -21,6 +21,7 @@ from yogadl.errors import ConfigurationError
 if TYPE_CHECKING:
     from yogadl._core.protocols import Prices
     from yogadl._stream.plan import Plan
+    from yogadl._stream.tickets import Tickets
 
 _SHOWN_RECORDS: Final = 3  # the most records that a notebook reads of a stream
 _SHOWN_BYTES: Final = 32 * 2**20
@@ -504,6 +505,47 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
         """
         settings = worker_init, timeout_s, start_method, worker_threads
         return RecordStream(self._run, self._recipe.prefetch(n, workers, threads, settings))
+
+    @explains_names({"ref.stream": DataRef.stream})
+    def tickets(
+        self,
+        max_open: int = 1024,
+        max_lead: int | None = None,
+        state: Any = None,
+        *,
+        epochs: int | None = None,
+        rebind: bool = False,
+    ) -> "Tickets[Item_co]":
+        """Return the places of this stream as tickets that end in any order, as rollouts of prompts do.
+
+        Each place ends once, by `Ticket.done` or `Ticket.drop`; a failed one is given out again. The tickets
+        begin where this stream starts, and claim none of its epochs. With several shards, each rank has
+        tickets of its own, for the positions that are its rank modulo the number of ranks.
+
+        Args:
+            max_open: The most tickets that are open at a time; `next` waits until one ends.
+            max_lead: The most places, counted over all ranks, between a new ticket and the first place that
+                has not ended; `next` waits. With several ranks, pass the least `Tickets.watermark` of all to
+                `Tickets.follow` from time to time.
+            state: What `Tickets.state_dict` returned: the tickets continue there, first with the places that
+                were open. On another number of ranks, a list of the states of all ranks, the same for each.
+            epochs: The number of epochs from where this stream starts, which a `state` does not change; None:
+                without end.
+            rebind: Whether to accept a state of other data of equal length; see `load_state_dict`.
+
+        Raises:
+            ConfigurationError: if an argument makes no sense.
+            CursorError: if the state belongs to other data or another order, or one of a rank is missing.
+        """
+        from yogadl._stream.tickets import Tickets  # only those who ask for tickets need it
+
+        if isinstance(self._recipe.make, MakeInWorkers) or self._recipe.stages:
+            raise ConfigurationError(
+                "a ticket reads its record in the thread that asks for it, not ahead: call tickets "
+                "without prefetch"
+            )
+        is_rebound = bool_argument("rebind", rebind)
+        return Tickets(self._recipe.run, max_open, max_lead, state, epochs, is_rebound)
 
     def indices(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> Int64s:
         """Return the indices of the records that this shard reads in an epoch, in order, without reading any.
