@@ -104,6 +104,7 @@ class Skipped:
 
 
 VERSION = 1
+TICKETS = "yogadl_tickets"  # the key that a state of `Tickets` has, and no cursor
 _LARGEST = 2**63 - 1
 _SEED = "seed"
 _SKIP = "skip_shuffle_at_epoch_end"
@@ -238,8 +239,9 @@ def _check_form(state: Any) -> None:
     _check_can_be_shown(state)
     version = state.get("yogadl")
     if not _is_whole(version):
+        remedy = "pass it to stream.tickets(state=...)" if TICKETS in state else _START_ANEW
         raise CursorError(
-            f"the dict is no yogadl cursor, its 'yogadl' is {version!r}, not {VERSION}: {_START_ANEW}"
+            f"the dict is no yogadl cursor, its 'yogadl' is {version!r}, not {VERSION}: {remedy}"
         )
     if version != VERSION:
         raise CursorError(

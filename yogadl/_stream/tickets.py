@@ -19,8 +19,8 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import Item_co
-from yogadl._stream.cursor import Skipped, read_cursor, read_skipped, write_cursor
-from yogadl._stream.cut import Point
+from yogadl._stream.cursor import TICKETS, Skipped, read_cursor, read_skipped, write_cursor
+from yogadl._stream.cut import Point, Shard
 from yogadl._stream.items import Records
 from yogadl._stream.run import RowBlocks, Run
 from yogadl.errors import ConfigurationError, CursorError, TicketError
@@ -33,8 +33,7 @@ REASON_LETTERS: Final = 200  # the most that are kept of a reason
 UNREACHED_PLACES: Final = 1_000_000  # the most places that merged states list, because a rank was behind
 
 _VERSION: Final = 1
-_FORM: Final = "yogadl_tickets"
-_KEYS: Final = frozenset((_FORM, "cursor", "rank", "ranks", "next", "open", "dropped"))
+_KEYS: Final = frozenset((TICKETS, "cursor", "rank", "ranks", "next", "open", "dropped"))
 _AS_SAVED = "pass state= as tickets.state_dict() returned it, or begin anew"
 
 
@@ -311,7 +310,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 self._changed.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `RecordStream.tickets` needs to resume: a dict for JSON, some 20 bytes an open ticket.
+        """Return what `RecordStream.tickets` needs to resume: a JSON dict, some 20 bytes an open ticket.
 
         Save it together with what the ended tickets' results became, such as the model. Its ``"cursor"`` is
         that of a stream of which all records before it have ended.
@@ -321,7 +320,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
         identity = self._run.identity()
         first = self._kept_place(unended[0] if unended else following)
         return {
-            _FORM: _VERSION,
+            TICKETS: _VERSION,
             "cursor": write_cursor(identity, first),
             "rank": self._run.shard.rank,
             "ranks": self._run.shard.ranks,
@@ -376,11 +375,11 @@ class Tickets(Iterator[Ticket[Item_co]]):
         if self._open_count >= self._max_open:
             return None
         group = None
-        if self._again:
+        if self._again and self._is_before_end(self._again[0]):
             number = heapq.heappop(self._again)
         else:
             number = self._next
-            if self._is_at_end() or not self._is_within_lead():
+            if not self._is_before_end(number) or not self._is_within_lead():
                 return None
             group = self._group_of(number)
             self._next = number + 1
@@ -408,10 +407,10 @@ class Tickets(Iterator[Ticket[Item_co]]):
         return self._place_count(self._kept_place(next(iter(self._unended), self._next)))
 
     def _is_finished(self) -> bool:
-        return self._is_at_end() and not self._unended
+        return not self._is_before_end(next(iter(self._unended), self._next))
 
-    def _is_at_end(self) -> bool:
-        return self._end_epoch is not None and self._next >= self._end_epoch * self._own
+    def _is_before_end(self, number: int) -> bool:
+        return self._end_epoch is None or number < self._end_epoch * self._own
 
     def _refuse_deadlock(self) -> None:
         """Refuse to wait where no other thread could end a ticket."""
@@ -434,11 +433,9 @@ class Tickets(Iterator[Ticket[Item_co]]):
 
     def _kept_place(self, number: int) -> Point:
         """Return the place of one of this rank's own places; its position counts kept ones."""
-        shard = self._run.shard
         if not self._own:  # there are fewer records than ranks
             return Point(self._end_epoch or 0, 0)
-        epoch, row = divmod(number, self._own)
-        return Point(epoch, shard.rank + row * shard.ranks)
+        return _own_place(number, self._run.shard)
 
     def _place(self, number: int) -> Point:
         epoch, kept = self._kept_place(number)
@@ -451,14 +448,24 @@ class Tickets(Iterator[Ticket[Item_co]]):
         return _as_kept(place, skipped) if place.position < skipped.records else None
 
     def _number_from(self, place: Point) -> int:
-        """Return the number of this rank's first place that is not before a place; inverse of `_kept_place`."""
-        shard = self._run.shard
-        row = max(0, -(-(place.position - shard.rank) // shard.ranks))
-        return place.epoch * self._own + min(row, self._own)
+        """Return the number of this rank's first place at or after a place; `_kept_place` inverts it."""
+        return _own_number(place, self._run.shard)
 
     def _place_count(self, place: Point) -> int:
         """Return the number of places of all ranks before a place, given its kept position."""
         return place.epoch * self._run.shard.records + place.position
+
+
+def _own_number(place: Point, shard: Shard) -> int:
+    """Return the number of a rank's first place at or after a place, counted over all epochs."""
+    row = max(0, -(-(place.position - shard.rank) // shard.ranks))
+    own = shard.own(0)
+    return place.epoch * own + min(row, own)
+
+
+def _own_place(number: int, shard: Shard) -> Point:
+    epoch, row = divmod(number, shard.own(0))
+    return Point(epoch, shard.rank + row * shard.ranks)
 
 
 def _as_kept(place: Point, skipped: Skipped) -> Point | None:
@@ -524,24 +531,18 @@ def _left_of(run: Run, given: Any, rebind: bool) -> _Left:
 
 def _merged(chosen: Sequence[_Saved]) -> _Left:
     """Return what states leave together: open places, and those that only slower ranks had not reached."""
-    kept, ranks = chosen[0].skipped.kept, chosen[0].ranks
     last = max(state.left.next for state in chosen)
-    end = last.epoch * kept + last.position
-    unreached = sum(
-        (end - state.left.next.epoch * kept - state.left.next.position) // ranks for state in chosen
-    )
-    if unreached > UNREACHED_PLACES:
-        raise CursorError(
-            f"the slower ranks are {unreached} places behind, more than the {UNREACHED_PLACES} that other ranks "
-            f"can take over: resume on {ranks} ranks, each with its own state, and pass max_lead= there"
-        )
-    opened = [place for state in chosen for place in state.left.opened]
+    missed: list[Point] = []
     for state in chosen:
-        for epoch in range(state.left.next.epoch, last.epoch + 1):
-            begin = state.left.next.position if epoch == state.left.next.epoch else 0
-            begin += (state.rank - begin) % ranks
-            stop = last.position if epoch == last.epoch else kept
-            opened += (Point(epoch, position) for position in range(begin, stop, ranks))
+        shard = Shard(state.skipped.kept, state.rank, state.ranks, "uneven")
+        numbers = range(_own_number(state.left.next, shard), _own_number(last, shard))
+        if len(missed) + len(numbers) > UNREACHED_PLACES:
+            raise CursorError(
+                f"the slower ranks are more than {UNREACHED_PLACES} places behind, which other ranks can't "
+                f"take over: resume on {state.ranks} ranks, each with its own state, and pass max_lead= there"
+            )
+        missed += (_own_place(number, shard) for number in numbers)
+    opened = [*missed, *(place for state in chosen for place in state.left.opened)]
     dropped = [each for state in chosen for each in state.left.dropped]
     return _Left(opened, last, sorted(dropped) if len(chosen) > 1 else dropped)
 
@@ -558,16 +559,16 @@ def _for_rank(left: _Left, saved: Skipped, run: Run) -> _Left:
 
 def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes from a file
     """Return a saved state, after a check that it belongs to this stream."""
-    if not isinstance(state, Mapping) or _FORM not in state:
+    if not isinstance(state, Mapping) or TICKETS not in state:
         what = (
             "a cursor: open the stream with it, and call tickets() without state"
             if (isinstance(state, Mapping) and "yogadl" in state)
             else f"{state!r:.100}"
         )
         raise CursorError(f"state is what tickets.state_dict() returned, not {what}")
-    if state[_FORM] != _VERSION:
+    if state[TICKETS] != _VERSION:
         raise CursorError(
-            f"the tickets are of version {state[_FORM]!r:.100}, this yogadl reads version {_VERSION}: use "
+            f"the tickets are of version {state[TICKETS]!r:.100}, this yogadl reads version {_VERSION}: use "
             "the yogadl that wrote them, or a newer one"
         )
     if state.keys() != _KEYS:
@@ -577,10 +578,10 @@ def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes 
     skipped = read_skipped(state["cursor"])
     ranks = _count(state["ranks"], "ranks", 1)
     rank = _count(state["rank"], "rank", 0, ranks)
-    following = _own_place(
+    following = _read_place(
         state["next"], "next", skipped, *((rank, ranks) if rank < skipped.kept else (0, 1))
     )
-    opened = [_own_place(pair, "open", skipped, rank, ranks) for pair in _list(state["open"], "open")]
+    opened = [_read_place(pair, "open", skipped, rank, ranks) for pair in _list(state["open"], "open")]
     if opened != sorted(set(opened)) or (opened and opened[-1] >= following):
         raise CursorError(f"the tickets' 'open' are not in order, or not before 'next': {_AS_SAVED}")
     cursor = Point(state["cursor"]["epoch"], skipped.before(state["cursor"]["position"]))
@@ -595,7 +596,7 @@ def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes 
     return _Saved(rank, ranks, skipped, _Left(opened, following, dropped))
 
 
-def _own_place(pair: Any, name: str, skipped: Skipped, rank: int, ranks: int) -> Point:
+def _read_place(pair: Any, name: str, skipped: Skipped, rank: int, ranks: int) -> Point:
     """Return a place of a rank, its position counted among those that were kept."""
     if len(_list(pair, name)) == 2:
         place = Point(_count(pair[0], name, 0), _count(pair[1], name, 0, skipped.records))
