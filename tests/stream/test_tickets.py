@@ -248,7 +248,7 @@ def test_a_function_that_raises_leaves_the_ticket_open():
 class Failing:
     """Records of which one can't be read for a while."""
 
-    fails = True
+    fails = False
 
     def __len__(self):
         return COUNT
@@ -262,6 +262,7 @@ class Failing:
 def test_records_that_are_read_together_fail_alone():
     source = Failing()
     tickets = yogadl.from_source(source).stream().tickets(epochs=1)
+    source.fails = True
     given = [next(tickets) for _ in range(COUNT)]
     for ticket in given:
         if ticket.place.position == 11:
@@ -417,7 +418,7 @@ def test_positions_that_are_skipped_have_no_tickets():
 
 def mixed(weights=(2, 1)):
     parts = [ref_of(40), yogadl.from_source({"id": np.arange(100, 130)}, fingerprint="b")]
-    return yogadl.mix(list(zip(parts, weights, strict=True)))
+    return yogadl.mix(dict(zip("ab", zip(parts, weights, strict=True), strict=True)))
 
 
 def streams():
