@@ -79,7 +79,7 @@ class Ticket(Generic[Item_co]):
         """
         if not self._has_record:
             group, self._group = self._group, None
-            self._record = self._tickets.read(self._number, group)
+            self._record = self._tickets._read(self._number, group)
             self._has_record = True
         found: Item_co = self._record
         return found
@@ -90,7 +90,7 @@ class Ticket(Generic[Item_co]):
         Raises:
             TicketError: if the ticket has ended, or is another process's.
         """
-        self._tickets.end(self)
+        self._tickets._end(self)
 
     def again(self) -> None:
         """End this ticket, and have the same place given out again, before new ones.
@@ -98,7 +98,7 @@ class Ticket(Generic[Item_co]):
         Raises:
             TicketError: if the ticket has ended, or is another process's.
         """
-        self._tickets.end(self, is_again=True)
+        self._tickets._end(self, is_again=True)
 
     def drop(self, reason: str) -> None:
         """End this place for good, and list it in `Tickets.dropped`.
@@ -106,12 +106,12 @@ class Ticket(Generic[Item_co]):
         Raises:
             TicketError: if the ticket has ended, or is another process's.
         """
-        self._tickets.end(self, reason=str(reason)[:REASON_LETTERS])
+        self._tickets._end(self, reason=str(reason)[:REASON_LETTERS])
 
     @property
     def is_open(self) -> bool:
         """Whether the ticket has not ended."""
-        return self._tickets.is_open(self)
+        return self._tickets._holds(self)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "ended"
@@ -337,8 +337,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 f"epoch {self._place(self._next).epoch}, position {self._place(self._next).position}>"
             )
 
-    def end(self, ticket: Ticket, *, is_again: bool = False, reason: str | None = None) -> None:
-        """End a ticket; see `Ticket`."""
+    def _end(self, ticket: Ticket, *, is_again: bool = False, reason: str | None = None) -> None:
+        """End a ticket."""
         self._check_process()
         number = ticket._number
         with self._changed:
@@ -355,12 +355,12 @@ class Tickets(Iterator[Ticket[Item_co]]):
             if self._waiting:
                 self._changed.notify_all()
 
-    def is_open(self, ticket: Ticket) -> bool:
+    def _holds(self, ticket: Ticket) -> bool:
         """Return whether a ticket has not ended."""
         with self._changed:
             return self._unended.get(ticket._number) is ticket
 
-    def read(self, number: int, group: "_Group | None") -> Any:
+    def _read(self, number: int, group: "_Group | None") -> Any:
         """Return the record of a place; with a group, the places of it are read together."""
         run = self._run
         if group is not None:
