@@ -1,7 +1,7 @@
 """Measure what tickets cost: processor time beside reading, and the bytes of a saved state.
 
-Run ``python benchmarks/tickets.py``. That each prompt ends exactly once, however often drivers and workers are
-killed, is tried by ``pytest --soak tests/faults/test_killed_rollouts.py``.
+Run ``python benchmarks/tickets.py``. ``pytest --soak tests/faults/test_killed_rollouts.py`` tries that each
+prompt ends exactly once, however often drivers and workers are killed.
 """
 
 import json
