@@ -20,6 +20,7 @@ BUILTINS = {
     "SpendingError": OSError,
     "LeaseError": TimeoutError,
     "CursorError": ValueError,
+    "TicketError": RuntimeError,
     "StageError": RuntimeError,
     "WorkerDiedError": RuntimeError,
     "WorkerTimeoutError": TimeoutError,

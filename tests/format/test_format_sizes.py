@@ -454,6 +454,7 @@ adapters/with_torch/test_torch_sizes.py: adapters.torch._iterable._READ_BYTES ._
 format/test_format_sizes.py: _format.fields.MAX_UNKNOWN_RANK _format.columns._SIZE_LIMIT
     _format.layout.PAGE_HEADER_BYTES _format.rows._HUGE_PAGE_BYTES _core.spec.MAX_DIMENSIONS
     _core.columns.MAX_LEAF_BYTES ._UNSEEN_RECORDS _core.spec.MAX_DEPTH .MAX_FIELDS
+stream/test_tickets.py: _stream.tickets.TOGETHER_BYTES .TOGETHER_RECORDS
 stream/test_stream_workers.py: _core.memory.JOINED_BYTES _stream.worker._PAGES ._SMALL_BYTES
     _stream.workers._CALLED_RECORDS ._CHUNK_BYTES
 storage/test_storage_blocks.py: _stream.block_ahead._COMING_BYTES ._REQUEST_BYTES ._WINDOW_BYTES
