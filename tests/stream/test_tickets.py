@@ -212,15 +212,28 @@ def test_tickets_stay_in_their_process():
             pickle.dumps(thing)
     with pytest.raises(TicketError):
         copy.copy(ticket)
-    child = os.fork()
-    if child == 0:
-        try:
-            ticket.done()
-        except TicketError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with tickets._changed:  # as another thread may hold it
+        child = os.fork()
+        if child == 0:
+            os._exit(refused_in_a_child(tickets, ticket))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
     ticket.done()
+
+
+def refused_in_a_child(tickets, ticket):
+    assert "1 open" in repr(tickets)
+    assert "open" in repr(ticket)
+    refused = 0
+    for work in (
+        ticket.done, ticket.again, lambda: ticket.drop(""), lambda: ticket.record,
+        lambda: next(tickets), tickets.take, tickets.dropped, tickets.state_dict, lambda: tickets.finished,
+        lambda: tickets.watermark, lambda: tickets.follow(3), lambda: tickets.ticket((0, 0)),
+    ):  # fmt: skip
+        try:
+            work()
+        except TicketError:
+            refused += 1
+    return refused
 
 
 def test_a_function_that_raises_leaves_the_ticket_open():
@@ -333,8 +346,53 @@ def test_a_rank_goes_on_with_its_own_state_and_others_need_all():
         stream_of(2, 3).tickets(state=states[:2])
     with pytest.raises(CursorError, match="same rank"):
         stream_of(0, 3).tickets(state=[states[0], states[0], states[2]])
-    with pytest.raises(CursorError, match="different numbers"):
+    with pytest.raises(CursorError, match="different runs"):
         stream_of(0, 2).tickets(state=[*states[:2], saved(stream_of(3, 4).tickets())])
+
+
+def test_states_of_different_runs_are_never_taken_together():
+    """Each rank saves over its own file, and is killed before or after its first save of a run."""
+    files = [saved(part) for part in (stream_of(rank, 3, 12).tickets(epochs=1) for rank in range(3))]
+    of_two = [stream_of(rank, 2, 12).tickets(epochs=1, state=files) for rank in range(2)]
+    of_three = [
+        stream_of(rank, 3, 12).tickets(epochs=1, state=[saved(part) for part in of_two]) for rank in range(3)
+    ]
+    with pytest.raises(CursorError, match="from which that run resumed"):
+        stream_of(0, 3, 12).tickets(state=[saved(of_two[0]), *files[1:]])
+    with pytest.raises(CursorError, match="different runs"):
+        stream_of(2, 3, 12).tickets(state=[saved(of_three[0]), saved(of_three[1]), files[2]])
+    # What the error advises goes on.
+    rest = [
+        ids(stream_of(rank, 3, 12).tickets(epochs=1, state=list(map(saved, of_two)))) for rank in range(3)
+    ]
+    assert sorted(chain(*rest)) == all_places(12)
+    skipping = stream_of(0, 2, 12).skip_ranges([(8, 9)])
+    with pytest.raises(CursorError, match="different runs"):
+        skipping.tickets(state=[saved(skipping.tickets()), saved(stream_of(1, 2, 12).tickets())])
+
+
+def test_a_rank_without_places_holds_nobody_back():
+    epochs = 10**6
+    states = [saved(stream_of(rank, 3, count=2).tickets(epochs=epochs)) for rank in range(3)]
+    tickets = stream_of(count=2).tickets(epochs=epochs, state=states, max_lead=2)
+    assert [ticket.place for ticket in iter(tickets.take, None)] == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_max_lead_holds_after_a_resume(is_list):
+    parts = [stream_of(rank, 2, count=1000).tickets() for rank in range(2)]
+    ids(parts[0], 400)
+    states = [saved(part) for part in parts]
+    fast, slow = (
+        stream_of(rank, 2, count=1000).tickets(state=states if is_list else states[rank], max_lead=10)
+        for rank in range(2)
+    )
+    assert fast.take() is None
+    fast.follow(min(fast.watermark, slow.watermark))
+    assert fast.take() is None
+    assert len(list(iter(slow.take, None))) == 5
+    fast.follow(795)
+    assert [ticket.place.position for ticket in iter(fast.take, None)] == [800, 802, 804]
 
 
 def test_max_lead_makes_the_fastest_wait():
@@ -508,6 +566,22 @@ def test_a_mix_with_other_weights_refuses_the_state():
     assert int(again.record["id"]) == int(given[0].record["id"])
 
 
+def test_weights_change_between_epochs_as_the_error_says():
+    def tickets_of(weights, cursor=None, **options):
+        return mixed(weights).stream(shuffle=True, cursor=cursor).tickets(**options)
+
+    tickets = tickets_of((2, 1))
+    ids(tickets, 5)
+    with pytest.raises(CursorError, match="when all places of an epoch have ended"):
+        tickets_of((1, 1), state=saved(tickets))
+    tickets = tickets_of((2, 1), state=saved(tickets), epochs=1)
+    ids(tickets)
+    stream = mixed((1, 1)).stream(shuffle=True)
+    cursor = stream.cursor(0, epoch=1)
+    found = ids(tickets_of((1, 1), cursor, epochs=1))
+    assert [index for _, index in found] == [int(record["id"]) for record in stream.at(1)]
+
+
 def test_shards_of_equal_length_are_refused():
     for option in ("drop_shard_remainder", "pad_shard_remainder"):
         with pytest.raises(ConfigurationError, match=option):
@@ -553,6 +627,28 @@ def changed(state, **values):
     return {**copy.deepcopy(state), **values}
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_ranks_that_are_ages_apart_are_refused():
+    parts = [stream_of(rank, 2).tickets() for rank in range(2)]
+    states = [saved(part) for part in parts]
+    states[0]["next"] = [2**62, 0]
+    states[0]["cursor"]["epoch"] = 2**62
+    with pytest.raises(CursorError, match="behind"):
+        stream_of().tickets(state=states)
+
+
+@pytest.mark.parametrize("place", [None, 3, (0,), (0, 0, 0), (0, "1"), (-1, 0), "00", {}])
+def test_what_is_no_place(place):
+    with pytest.raises(ConfigurationError):
+        stream_of().tickets().ticket(place)
+
+
 def test_damaged_states_are_refused():
     tickets = stream_of(1, 2).tickets()
     given = [next(tickets) for _ in range(5)]
@@ -565,7 +661,12 @@ def test_damaged_states_are_refused():
         [], "x", 3, [3], {}, without,
         changed(state, more=1), changed(state, yogadl_tickets=2), changed(state, yogadl_tickets=None),
         changed(state, rank=2), changed(state, rank=-1), changed(state, ranks=0), changed(state, ranks="2"),
-        changed(state, rank=True), changed(state, rank=0),
+        changed(state, rank=True), changed(state, yogadl_tickets=True), changed(state, yogadl_tickets=1.0),
+        changed(state, run=3), changed(state, open=nested(2000)), changed(state, rank=nested(2000)),
+        changed(state, dropped=[[0, 0, nested(90_000)]]), nested(5000), [nested(5000)],
+        {"yogadl_tickets": nested(5000)},
+        changed(state, rank=10**5000), changed(state, yogadl_tickets=10**5000),
+        changed(state, rank=0),
         changed(state, next=[0]), changed(state, next=[0, 8]), changed(state, next=[0, 3]),
         changed(state, next=[0, COUNT]), changed(state, next=None), changed(state, next=[2**70, 1]),
         changed(state, open=None), changed(state, open=[3]), changed(state, open=[[0, 1], [0, 1]]),

@@ -1,5 +1,6 @@
 """Cursors: a place in a stream, written as JSON and read back; skipped positions; the numbers of items."""
 
+import bisect
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
@@ -94,7 +95,10 @@ class Skipped:
 
     def before(self, position: int) -> int:
         """Return the number of kept positions before a position."""
-        return position - sum(max(0, min(position, stop) - start) for start, stop in self.ranges)
+        begun = bisect.bisect_left(self.ranges, (position, 0))
+        if not begun:
+            return position
+        return position - int(self._jumps[1][begun]) + max(0, self.ranges[begun - 1][1] - position)
 
 
 # Write a place in a stream as a small JSON dict, and read it back with full checks.
@@ -221,7 +225,7 @@ _VALUE_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 
 
-def _check_can_be_shown(state: Mapping[str, Any]) -> None:
+def check_can_be_shown(state: Mapping[str, Any]) -> None:
     """Refuse a dict that messages could not even show."""
     if is_deeper(dict(state), MAX_DEPTH):
         raise CursorError(f"the dict is no cursor, it is nested more than {MAX_DEPTH} deep: {_START_ANEW}")
@@ -236,7 +240,7 @@ def _check_form(state: Any) -> None:
     """Refuse a dict that is no cursor of this version."""
     if not isinstance(state, Mapping):
         raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
-    _check_can_be_shown(state)
+    check_can_be_shown(state)
     version = state.get("yogadl")
     if not _is_whole(version):
         remedy = "pass it to stream.tickets(state=...)" if TICKETS in state else _START_ANEW

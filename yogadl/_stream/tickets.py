@@ -9,17 +9,25 @@ middle of one. Saved states therefore never overlap, and those of all ranks toge
 other ranks.
 """
 
+import hashlib
 import heapq
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, NoReturn
 
 from yogadl._core.arguments import int_argument
 from yogadl._core.protocols import Item_co
-from yogadl._stream.cursor import TICKETS, Skipped, read_cursor, read_skipped, write_cursor
+from yogadl._stream.cursor import (
+    TICKETS,
+    Skipped,
+    check_can_be_shown,
+    read_cursor,
+    read_skipped,
+    write_cursor,
+)
 from yogadl._stream.cut import Point, Shard
 from yogadl._stream.items import Records
 from yogadl._stream.run import RowBlocks, Run
@@ -33,7 +41,7 @@ REASON_LETTERS: Final = 200  # the most that are kept of a reason
 UNREACHED_PLACES: Final = 1_000_000  # the most places that merged states list, because a rank was behind
 
 _VERSION: Final = 1
-_KEYS: Final = frozenset((TICKETS, "cursor", "rank", "ranks", "next", "open", "dropped"))
+_KEYS: Final = frozenset((TICKETS, "run", "cursor", "rank", "ranks", "next", "open", "dropped"))
 _AS_SAVED = "pass state= as tickets.state_dict() returned it, or begin anew"
 
 
@@ -158,6 +166,8 @@ class _Left(NamedTuple):
     opened: Sequence[Point]
     next: Point
     dropped: Sequence[Dropped]
+    run: str  # equal for the ranks that resumed from the same states
+    first: Point | None  # before it, all places of all ranks have ended; None if that is not known
 
 
 class Tickets(Iterator[Ticket[Item_co]]):
@@ -202,7 +212,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 "would wait for ever: read fewer shards, or pass epochs="
             )
         self._end_epoch = None if count is None else run.start.epoch + count
-        left = _Left((), run.start, ()) if state is None else _left_of(run, state, rebind)
+        left = _begun(run) if state is None else _left_of(run, state, rebind)
+        self._name = left.run
         self._next = self._number_from(left.next)
         # Each place that was given out, or waits to be given out again, in ascending order.
         self._unended: dict[int, Ticket[Item_co] | None] = dict.fromkeys(
@@ -212,9 +223,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
         self._dropped = deque(left.dropped, DROPPED_PLACES)
         self._open_count = self._waiting = 0
         self._group: tuple[_Group, int, int] | None = None
-        self._followed = self._place_count(left.next) if shard.ranks > 1 else None
-        if self._followed is not None:
-            self._followed = min([self._followed, *map(self._place_count, left.opened)])
+        self._followed = None if shard.ranks == 1 else self._place_count(left.first or run.start)
+        self._first = next(iter(self._unended), self._next)  # the first place that may not have ended
         self._together = run.at_once(TOGETHER_BYTES, TOGETHER_RECORDS)
         self._blocks = RowBlocks(run, self._together)
         self._pid = os.getpid()
@@ -260,6 +270,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
     @property
     def finished(self) -> bool:
         """Whether all places of all epochs have ended."""
+        self._check_process()
         with self._changed:
             return self._is_finished()
 
@@ -270,8 +281,11 @@ class Tickets(Iterator[Ticket[Item_co]]):
             TicketError: if the place has no open ticket here: it has ended, or waits to be given out, or is
                 another rank's.
         """
-        epoch, position = place
-        kept = self._kept(Point(int_argument("an epoch", epoch), int_argument("a position", position)))
+        self._check_process()
+        if not isinstance(place, list | tuple) or len(place) != 2:
+            raise ConfigurationError(f"a place is (epoch, position), as ticket.place is, not {place!r:.100}")
+        epoch, position = int_argument("an epoch", place[0]), int_argument("a position", place[1])
+        kept = self._kept(Point(epoch, position))
         shard = self._run.shard
         found = None
         if kept is not None and kept.position % shard.ranks == shard.rank:
@@ -286,6 +300,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
 
     def dropped(self) -> list[Dropped]:
         """Return the places that were dropped, the last 10,000 of this rank's, earlier runs included."""
+        self._check_process()
         with self._changed:
             return list(self._dropped)
 
@@ -295,6 +310,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
 
         The least of all ranks is what each passes to `follow`.
         """
+        self._check_process()
         with self._changed:
             return self._watermark()
 
@@ -303,6 +319,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
 
         Until it is called, the other ranks count as not having ended anything since this run began.
         """
+        self._check_process()
         watermark = int_argument("watermark", watermark)
         with self._changed:
             if self._followed is not None:
@@ -315,12 +332,14 @@ class Tickets(Iterator[Ticket[Item_co]]):
         Save it together with what the ended tickets' results became, such as the model. Its ``"cursor"`` is
         that of a stream of which all records before it have ended.
         """
+        self._check_process()
         with self._changed:
             unended, following, dropped = list(self._unended), self._next, list(self._dropped)
         identity = self._run.identity()
         first = self._kept_place(unended[0] if unended else following)
         return {
             TICKETS: _VERSION,
+            "run": self._name,
             "cursor": write_cursor(identity, first),
             "rank": self._run.shard.rank,
             "ranks": self._run.shard.ranks,
@@ -329,13 +348,15 @@ class Tickets(Iterator[Ticket[Item_co]]):
             "dropped": [[*place, reason] for place, reason in dropped],
         }
 
-    def __repr__(self) -> str:
-        with self._changed:
-            waiting = len(self._unended) - self._open_count
-            return (
-                f"<Tickets: {self._open_count} open, {waiting} to be given out again, then "
-                f"epoch {self._place(self._next).epoch}, position {self._place(self._next).position}>"
-            )
+    def __repr__(
+        self,
+    ) -> str:  # without the lock, which another thread may have held when this process forked
+        waiting = len(self._unended) - self._open_count
+        epoch, position = self._place(self._next)
+        return (
+            f"<Tickets: {self._open_count} open, {waiting} to be given out again, then "
+            f"epoch {epoch}, position {position}>"
+        )
 
     def _end(self, ticket: Ticket, *, is_again: bool = False, reason: str | None = None) -> None:
         """End a ticket."""
@@ -357,11 +378,11 @@ class Tickets(Iterator[Ticket[Item_co]]):
 
     def _holds(self, ticket: Ticket) -> bool:
         """Return whether a ticket has not ended."""
-        with self._changed:
-            return self._unended.get(ticket._number) is ticket
+        return self._unended.get(ticket._number) is ticket
 
     def _read(self, number: int, group: "_Group | None") -> Any:
         """Return the record of a place; with a group, the places of it are read together."""
+        self._check_process()
         run = self._run
         if group is not None:
             found = group.take(number, run, self._blocks)
@@ -403,11 +424,16 @@ class Tickets(Iterator[Ticket[Item_co]]):
         return self._place_count(self._kept_place(self._next)) - least < self._max_lead
 
     def _watermark(self) -> int:
-        # A dict keeps the order in which keys were added, here the ascending one.
-        return self._place_count(self._kept_place(next(iter(self._unended), self._next)))
+        return self._place_count(self._kept_place(self._first_unended()))
+
+    def _first_unended(self) -> int:
+        # No place before it can come back, so each number is passed once.
+        while self._first < self._next and self._first not in self._unended:
+            self._first += 1
+        return self._first
 
     def _is_finished(self) -> bool:
-        return not self._is_before_end(next(iter(self._unended), self._next))
+        return not self._is_before_end(self._first_unended())
 
     def _is_before_end(self, number: int) -> bool:
         return self._end_epoch is None or number < self._end_epoch * self._own
@@ -497,6 +523,18 @@ class _Saved(NamedTuple):
     left: _Left
 
 
+def _begun(run: Run) -> _Left:
+    """Return what is left at the start of a stream."""
+    skipped = run.identity().skipped
+    start = run.start.epoch, skipped.place(run.start.position)
+    return _Left((), run.start, (), _run_name(start, run.shard.ranks, skipped.ranges), run.start)
+
+
+def _run_name(*parts: object) -> str:
+    """Return a name that is equal on all ranks, given what they all know."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
 def _left_of(run: Run, given: Any, rebind: bool) -> _Left:
     """Return what is left for this rank, given its own state or those of all ranks.
 
@@ -506,67 +544,91 @@ def _left_of(run: Run, given: Any, rebind: bool) -> _Left:
     """
     states = [given] if isinstance(given, Mapping) else given
     if isinstance(states, str) or not isinstance(states, Sequence) or not states:
-        raise CursorError(
-            f"state is a dict, or a list of those of all ranks, not {given!r:.100}: {_AS_SAVED}"
-        )
+        kind = type(given).__name__
+        raise CursorError(f"state is a dict, or a list of those of all ranks, not this {kind}: {_AS_SAVED}")
     saved = {state.rank: state for state in (_read_state(run, state, rebind) for state in states)}
     first = next(iter(saved.values()))
     if len(saved) < len(states):
         raise CursorError(f"two of the {len(states)} states are of the same rank: pass one of each rank")
-    if any((state.ranks, state.skipped) != (first.ranks, first.skipped) for state in saved.values()):
-        raise CursorError("the states are of different numbers of ranks: pass those that were saved together")
+    if any(
+        (state.ranks, state.skipped, state.left.run) != (first.ranks, first.skipped, first.left.run)
+        for state in saved.values()
+    ):
+        raise CursorError(
+            "the states are of different runs: after a resume on another number of ranks, or with other "
+            "skip_ranges, not all ranks had saved. Pass the states of all ranks from which that run resumed, "
+            "with the model that was saved with them"
+        )
     shard, now = run.shard, run.identity().skipped
+    is_whole = len(saved) == first.ranks
     if first.ranks == shard.ranks and shard.rank in saved and first.skipped == now:
-        chosen = [saved[shard.rank]]
-    elif len(saved) == first.ranks:
-        chosen = list(saved.values())
+        left = saved[shard.rank].left
+        if is_whole:
+            left = left._replace(first=_first_of(saved.values()))
+    elif is_whole:
+        left = _merged(sorted(saved.values()))
+        parts = [(state.rank, state.left.next, state.left.opened) for state in sorted(saved.values())]
+        left = left._replace(run=_run_name(left.run, shard.ranks, now.ranges, parts))
     else:
         raise CursorError(
             f"the tickets are of {first.ranks} ranks, and these states are of {sorted(saved)} alone; this is "
-            f"rank {shard.rank} of {shard.ranks}: pass the states of all {first.ranks} ranks as a list"
+            f"rank {shard.rank} of {shard.ranks}. If the number of ranks or skip_ranges changed, it gets "
+            f"places of other ranks: pass the states of all {first.ranks} ranks as a list"
         )
-    left = _merged(chosen)
-    return _for_rank(left, chosen[0].skipped, run)
+    return _for_rank(left, first.skipped, run)
 
 
-def _merged(chosen: Sequence[_Saved]) -> _Left:
+def _first_of(states: Iterable[_Saved]) -> Point:
+    """Return the place before which all places of all ranks have ended, given the states of all."""
+    return min(place for state in states for place in (state.left.next, *state.left.opened[:1]))
+
+
+def _merged(states: Sequence[_Saved]) -> _Left:
     """Return what states leave together: open places, and those that only slower ranks had not reached."""
+    # A rank has no places if there are fewer records than ranks.
+    chosen = [state for state in states if state.rank < state.skipped.kept]
     last = max(state.left.next for state in chosen)
     missed: list[Point] = []
     for state in chosen:
         shard = Shard(state.skipped.kept, state.rank, state.ranks, "uneven")
-        numbers = range(_own_number(state.left.next, shard), _own_number(last, shard))
-        if len(missed) + len(numbers) > UNREACHED_PLACES:
+        begin, end = _own_number(state.left.next, shard), _own_number(last, shard)
+        if len(missed) + end - begin > UNREACHED_PLACES:
             raise CursorError(
                 f"the slower ranks are more than {UNREACHED_PLACES} places behind, which other ranks can't "
                 f"take over: resume on {state.ranks} ranks, each with its own state, and pass max_lead= there"
             )
-        missed += (_own_place(number, shard) for number in numbers)
+        missed += (_own_place(number, shard) for number in range(begin, end))
     opened = [*missed, *(place for state in chosen for place in state.left.opened)]
-    dropped = [each for state in chosen for each in state.left.dropped]
-    return _Left(opened, last, sorted(dropped) if len(chosen) > 1 else dropped)
+    dropped = sorted(each for state in states for each in state.left.dropped)
+    return _Left(opened, last, dropped, states[0].left.run, _first_of(chosen))
 
 
 def _for_rank(left: _Left, saved: Skipped, run: Run) -> _Left:
     """Return the share of a rank, without the places that its stream leaves out now."""
     now, shard = run.identity().skipped, run.shard
+
+    def moved(place: Point) -> Point:
+        return Point(place.epoch, now.before(saved.place(place.position)))
+
     opened = (_as_kept(Point(place.epoch, saved.place(place.position)), now) for place in left.opened)
     own = [place for place in opened if place is not None and place.position % shard.ranks == shard.rank]
     dropped = [each for each in left.dropped if now.before(each.place.position) % shard.ranks == shard.rank]
-    following = Point(left.next.epoch, now.before(saved.place(left.next.position)))
-    return _Left(own, following, dropped)
+    first = None if left.first is None else moved(left.first)
+    return left._replace(opened=own, next=moved(left.next), dropped=dropped, first=first)
 
 
 def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes from a file
     """Return a saved state, after a check that it belongs to this stream."""
+    if isinstance(state, Mapping):
+        check_can_be_shown(state)
     if not isinstance(state, Mapping) or TICKETS not in state:
         what = (
             "a cursor: open the stream with it, and call tickets() without state"
             if (isinstance(state, Mapping) and "yogadl" in state)
-            else f"{state!r:.100}"
+            else f"this {type(state).__name__}"
         )
         raise CursorError(f"state is what tickets.state_dict() returned, not {what}")
-    if state[TICKETS] != _VERSION:
+    if type(state[TICKETS]) is not int or state[TICKETS] != _VERSION:
         raise CursorError(
             f"the tickets are of version {state[TICKETS]!r:.100}, this yogadl reads version {_VERSION}: use "
             "the yogadl that wrote them, or a newer one"
@@ -574,6 +636,9 @@ def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes 
     if state.keys() != _KEYS:
         odd = sorted(map(str, state.keys() ^ _KEYS))
         raise CursorError(f"the tickets lack, or have too much, {', '.join(odd)[:100]}: {_AS_SAVED}")
+    if not isinstance(state["run"], str):
+        raise CursorError(f"the tickets' 'run' is {state['run']!r:.100}, not a string: {_AS_SAVED}")
+    _check_weights(run, state["cursor"])
     read_cursor(run.identity(), state["cursor"], rebind)
     skipped = read_skipped(state["cursor"])
     ranks = _count(state["ranks"], "ranks", 1)
@@ -593,7 +658,20 @@ def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes 
             raise CursorError(f"the tickets' 'dropped' has {entry!r:.100}: {_AS_SAVED}")
         place = Point(_count(entry[0], "dropped", 0), _count(entry[1], "dropped", 0, skipped.records))
         dropped.append(Dropped(place, entry[2][:REASON_LETTERS]))
-    return _Saved(rank, ranks, skipped, _Left(opened, following, dropped))
+    return _Saved(rank, ranks, skipped, _Left(opened, following, dropped, state["run"], None))
+
+
+def _check_weights(run: Run, cursor: Any) -> None:  # Any: it comes from a file
+    """Refuse a state of a mix with other weights, under which its places are others."""
+    read_skipped(cursor)  # it has the form of a cursor
+    ours, theirs = run.identity().order_in(cursor["epoch"]), dict(cursor["order"])
+    if ours != theirs and ours.get("name") == theirs.get("name") == "mix":
+        raise CursorError(
+            "the tickets are of a mix with other weights, or one that was opened with a cursor that changed "
+            "them: open it with the same weights, and the same cursor= if there was one. Weights can change "
+            "when all places of an epoch have ended (epochs=): open the mix with the others, stream = "
+            "mix.stream(...), and begin the next epoch by mix.stream(..., cursor=stream.cursor(0, epoch=E))"
+        )
 
 
 def _read_place(pair: Any, name: str, skipped: Skipped, rank: int, ranks: int) -> Point:
