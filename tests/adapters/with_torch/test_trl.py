@@ -93,7 +93,7 @@ def test_each_prompt_that_comes_as_a_ticket_is_trained_on_once_whatever_fails_or
     per_generation, tmp_path
 ):
     def run(*step):
-        done = programs("torch").run(trl_tickets.__file__, 9, per_generation, *step, folder=tmp_path)
+        done = programs("torch").run(Path(trl_tickets.__file__), 9, per_generation, *step, folder=tmp_path)
         path = tmp_path / "used"
         used = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         path.unlink(missing_ok=True)
