@@ -1,4 +1,4 @@
-"""The pages about verl and axolotl run against what they use of these, which are too large to install here."""
+"""The pages about verl and axolotl run against stand-ins of these, which are too large to install here."""
 
 import importlib.util
 import sys
@@ -28,13 +28,9 @@ def fetched(config, files):
 
 def loader_of(dataset, workers=0):
     """Return the loader of verl 0.9.1 for `data.shuffle=False`; its batches are lists of rows here."""
+    order = SequentialSampler(dataset)
     return StatefulDataLoader(
-        dataset,
-        BATCH,
-        sampler=SequentialSampler(dataset),
-        drop_last=True,
-        collate_fn=list,
-        num_workers=workers,
+        dataset, BATCH, sampler=order, drop_last=True, collate_fn=list, num_workers=workers
     )
 
 
@@ -105,13 +101,12 @@ def test_the_plugin_of_axolotl_returns_versions_and_an_exact_trainer(tmp_path, m
             setattr(module, value.__name__, value)
             monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.chdir(tmp_path)
-    storage = yogadl.open_storage("caches")
-    ref = storage.submit(TOKENS, "tokens", "1")
+    yogadl.open_storage("caches").submit(TOKENS, "tokens", "1")
     entry = SimpleNamespace(path="caches", name="tokens", revision="1")
     plugin = pages.run("howto/axolotl.md", pages.blocks("howto/axolotl.md"))["Cached"]()
     config = SimpleNamespace(datasets=[entry], test_datasets=None, rl=None)
     meta = plugin.load_datasets(config, preprocess=False)
-    assert meta.eval_dataset is None and meta.total_num_steps is None
+    assert (meta.eval_dataset, meta.total_num_steps) == (None, None)
     assert meta.train_dataset[4]["input_ids"] == TOKENS[4]["input_ids"].tolist()
     config.test_datasets = [entry]
     assert len(plugin.load_datasets(config, preprocess=True).eval_dataset) == len(TOKENS)

@@ -43,8 +43,8 @@ def train(steps, per_generation, dies_at=None):
     page["Prompts"] = Noted
     arguments = GRPOConfig(
         "runs", max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=1,
-        num_generations=2, steps_per_generation=per_generation, max_completion_length=3, shuffle_dataset=False,
-        ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[], use_cpu=True, bf16=False,
+        num_generations=2, steps_per_generation=per_generation, max_completion_length=3,
+        shuffle_dataset=False,        ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[], use_cpu=True, bf16=False,
         disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
     page["train"](PROMPTS, arguments, fails_at_first(), model=model(), processing_class=tokenizer())
