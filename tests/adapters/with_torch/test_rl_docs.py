@@ -1,8 +1,11 @@
-"""The pages about verl and axolotl run against stand-ins of these, which are too large to install here."""
+"""The pages about GRPO, verl and axolotl run; stand-ins are there for the last two, which are too large."""
 
 import importlib.util
+import itertools
+import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,13 +13,46 @@ import pages
 import pytest
 import torch
 import transformers
+import trl_tickets
+from programs import programs
 from torch.utils.data import SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 from trl_trainers import TOKENS
 
 import yogadl
 
+SCRIPT = Path(trl_tickets.__file__)
 RECORDS, BATCH, EPOCHS = 7, 2, 3
+
+
+@pytest.mark.parametrize("per_generation", [1, 2])
+def test_each_prompt_that_comes_as_a_ticket_is_trained_on_once_whatever_fails_or_is_killed(
+    per_generation, tmp_path
+):
+    def run(*step):
+        done = programs("torch").run(SCRIPT, "howto/trl-grpo.md", 9, per_generation, *step, folder=tmp_path)
+        path = tmp_path / "used"
+        used = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        path.unlink(missing_ok=True)
+        return done, used
+
+    died, before = run(4)
+    assert died.returncode == 3, died.stderr
+    assert [step for step, *_ in before] == [1, 2, 3]  # step 3 has the newest checkpoint
+    done, after = run()
+    assert done.returncode == 0, done.stderr
+    assert [step for step, *_ in after] == [4, 5, 6, 7, 8, 9]
+    ended = [tuple(place) for _, places, _ in before + after for place in places]
+    failed = [tuple(place) for _, _, places in before + after for place in places]
+    assert len(failed) >= 2
+    trained = list(ended)
+    for place in failed:
+        trained.remove(place)
+    state = json.loads((tmp_path / "runs" / "checkpoint-9" / "tickets.json").read_text())
+    left = [tuple(place) for place in state["open"]]
+    following = tuple(state["next"])
+    given = itertools.takewhile(lambda place: place < following, itertools.product(range(9), range(7)))
+    assert sorted(trained + left) == list(given)
 
 
 def fetched(config, files):

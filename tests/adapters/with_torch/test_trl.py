@@ -1,14 +1,11 @@
 """Trainers of trl that `exact` made resume at the record where they stopped, with the same weights."""
 
-import itertools
-import json
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import trl_tickets
 import trl_trainers
 from killed_saves import killed
 from programs import programs
@@ -86,33 +83,3 @@ def test_what_trl_would_prepare_of_a_stream_is_refused(tmp_path, monkeypatch):
         monkeypatch.setitem(KINDS, "refused", (*KINDS["SFT"][:2], lambda data=data: data.stream(), {}))
         with pytest.raises(ConfigurationError, match=message):
             train(tmp_path, "refused", **more)
-
-
-@pytest.mark.parametrize("per_generation", [1, 2])
-def test_each_prompt_that_comes_as_a_ticket_is_trained_on_once_whatever_fails_or_is_killed(
-    per_generation, tmp_path
-):
-    def run(*step):
-        done = programs("torch").run(Path(trl_tickets.__file__), 9, per_generation, *step, folder=tmp_path)
-        path = tmp_path / "used"
-        used = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        path.unlink(missing_ok=True)
-        return done, used
-
-    died, before = run(4)
-    assert died.returncode == 3, died.stderr
-    assert [step for step, *_ in before] == [1, 2, 3]  # step 3 has the newest checkpoint
-    done, after = run()
-    assert done.returncode == 0, done.stderr
-    assert [step for step, *_ in after] == [4, 5, 6, 7, 8, 9]
-    ended = [tuple(place) for _, places, _ in before + after for place in places]
-    failed = [tuple(place) for _, _, places in before + after for place in places]
-    assert len(failed) >= 2
-    trained = list(ended)
-    for place in failed:
-        trained.remove(place)
-    state = json.loads((tmp_path / "runs" / "checkpoint-9" / "tickets.json").read_text())
-    left = [tuple(place) for place in state["open"]]
-    following = tuple(state["next"])
-    given = itertools.takewhile(lambda place: place < following, itertools.product(range(9), range(7)))
-    assert sorted(trained + left) == list(given)

@@ -1,6 +1,6 @@
-"""Train GRPO on prompts that come as tickets, by the code of `docs/howto/trl-grpo.md`.
+"""Train GRPO on prompts that come as tickets, by the code of a page.
 
-Usage: trl_tickets.py STEPS PER_GENERATION [DIES_AT], in a folder whose `runs` get the checkpoints. Appends to
+Usage: trl_tickets.py PAGE STEPS PER_GENERATION [DIES_AT], in a folder whose `runs` get the checkpoints. Appends to
 `used` at each step: the step, the places whose tickets it ended, and which of these had failed.
 """
 
@@ -26,8 +26,8 @@ def fails_at_first():
     return score
 
 
-def train(steps, per_generation, dies_at=None):
-    page = pages.run("howto/trl-grpo.md", pages.blocks("howto/trl-grpo.md"))
+def train(name, steps, per_generation, dies_at=None):
+    page = pages.run(name, pages.blocks(name))
 
     class Noted(page["Prompts"]):
         def on_step_end(self, args, state, control, **given):
@@ -44,11 +44,11 @@ def train(steps, per_generation, dies_at=None):
     arguments = GRPOConfig(
         "runs", max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=1,
         num_generations=2, steps_per_generation=per_generation, max_completion_length=3,
-        shuffle_dataset=False,        ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[], use_cpu=True, bf16=False,
-        disable_tqdm=True, logging_strategy="no",
+        shuffle_dataset=False, ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[], use_cpu=True,
+        bf16=False, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
     page["train"](PROMPTS, arguments, fails_at_first(), model=model(), processing_class=tokenizer())
 
 
 if __name__ == "__main__":
-    train(*map(int, sys.argv[1:]))
+    train(sys.argv[1], *map(int, sys.argv[2:]))
