@@ -1,7 +1,7 @@
 """Train GRPO on prompts that come as tickets, by the code of a page.
 
-Usage: trl_tickets.py PAGE STEPS PER_GENERATION [DIES_AT], in a folder whose `runs` get the checkpoints. Appends to
-`used` at each step: the step, the places whose tickets it ended, and which of these had failed.
+Usage: trl_tickets.py PAGE STEPS PER_GENERATION [DIES_AT], in a folder whose `runs` get the checkpoints.
+Appends to `used` at each step: the step, the places whose tickets it ended, and which of these had failed.
 """
 
 import json
@@ -44,8 +44,8 @@ def train(name, steps, per_generation, dies_at=None):
     arguments = GRPOConfig(
         "runs", max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=1,
         num_generations=2, steps_per_generation=per_generation, max_completion_length=3,
-        shuffle_dataset=False, ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[], use_cpu=True,
-        bf16=False, disable_tqdm=True, logging_strategy="no",
+        shuffle_dataset=False, ignore_data_skip=True, save_steps=1, save_total_limit=2, report_to=[],
+        use_cpu=True, bf16=False, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
     page["train"](PROMPTS, arguments, fails_at_first(), model=model(), processing_class=tokenizer())
 
