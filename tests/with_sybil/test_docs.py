@@ -97,6 +97,9 @@ SKIPPED = {
     "docs/stories/language_model.md": 11,
     "docs/stories/many_tasks.md": 3,
     "docs/howto/torchtitan.md": 1,
+    "docs/howto/trl-grpo.md": 1,
+    "docs/howto/verl.md": 1,
+    "docs/howto/axolotl.md": 1,
     "docs/tutorial.md": 1,
 }
 # PyPI's torchvision needs a torch with CUDA; albumentations looks for newer versions on the internet. Whoever
