@@ -382,7 +382,9 @@ class MadeRecords(View, ComposedRecords):
         """Read records in the order of `indices`."""
         if not len(indices):
             leaves = [field.leaf for field in self.spec.fields]
-            return [empty_column(leaf) for leaf in (leaves if fields is None else [leaves[n] for n in fields])]
+            return [
+                empty_column(leaf) for leaf in (leaves if fields is None else [leaves[n] for n in fields])
+            ]
         rows, needs = self.lower(indices, fields)
         return self.make(rows, self._read(needs), fields, memory)
 

@@ -1,7 +1,7 @@
 """Make windows of time: each record with some of those before and after it in its episode."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -78,7 +78,7 @@ class Episodes:
             return Episodes(np.append(inside, count) if count else inside)
         are_kept = self.order < count
         order = self.order[are_kept]
-        ends = np.unique(offsets_of(are_kept)[self.ends])
+        ends = np.unique(offsets_of(are_kept.astype(np.int64))[self.ends])
         is_in_order = bool((order[1:] > order[:-1]).all())
         return Episodes(ends[ends > 0], None if is_in_order else order)
 
@@ -356,11 +356,7 @@ class WindowedRecords(View, ComposedRecords):
         """Return whether rows of these fields lie in this machine's memory, as they are and of one size."""
         for number in numbers:
             base, _, its_number = origin_of(self.parent, np.empty(0, np.int64), number)
-            if (
-                not isinstance(base, Stored)
-                or base.mapped(0) is None
-                or base.blocks(its_number) is None
-            ):
+            if not isinstance(base, Stored) or base.mapped(0) is None or base.blocks(its_number) is None:
                 return False
         return True
 
@@ -460,17 +456,17 @@ def _checked_offsets(spec: Spec, offsets: Any) -> dict[int, _Offsets]:  # Any: t
     found: dict[int, _Offsets] = {}
     for name, given in offsets.items():
         number = number_of(spec, name, "put into windows")
-        found[number] = its = _offsets_of_field(name, given)
         leaf = spec.fields[number].leaf
+        if isinstance(given, Sized) and is_too_large((len(given), *(leaf.shape or ()))):
+            raise ConfigurationError(f"{len(given)} offsets of field {name!r} are too many for numpy")
+        found[number] = _offsets_of_field(name, given)
         if leaf.dtype != JSON and not leaf.is_fixed:
             kind = f"is {leaf.dtype}" if not leaf.is_numeric else f"has the shape {leaf.shape}, which varies"
             raise ConfigurationError(
-                f"field {name!r} {kind}, and a window stacks values of one shape: leave it out of offsets, for "
-                "the anchor's own value, or make it numbers of one shape, or a json value, before: "
+                f"field {name!r} {kind}, and a window stacks values of one shape: leave it out of offsets, "
+                "for the anchor's own value, or make it numbers of one shape, or a json value, before: "
                 "ref.map(...).windows(...)"
             )
-        if is_too_large((len(its), *(leaf.shape or ()))):
-            raise ConfigurationError(f"{len(its)} offsets of field {name!r} are too many for numpy")
     return found
 
 
@@ -493,8 +489,8 @@ def _mask_names(spec: Spec, offsets: Iterable[int], masks: Any) -> dict[int, str
         return {}
     if not isinstance(masks, str) or "{}" not in masks:
         raise ConfigurationError(
-            f'masks must be a name with {{}} for that of a field, such as "{{}}_is_pad", or None for no masks, '
-            f"not {masks!r:.100}"
+            f'masks must be a name with {{}} for that of a field, such as "{{}}_is_pad", or None for no '
+            f"masks, not {masks!r:.100}"
         )
     return {number: masks.replace("{}", spec.fields[number].name) for number in offsets}
 
@@ -517,8 +513,8 @@ def _windowed_spec(
         for key in keys:
             if both.count(key) > 1 or not key:
                 raise ConfigurationError(
-                    f"there is already a field {inside + key!r}, and a mask would have its name: pass another "
-                    'one with masks=, such as masks="{}_repeated", or masks=None'
+                    f"there is already a field {inside + key!r}, and a mask would have its name: pass "
+                    'another one with masks=, such as masks="{}_repeated", or masks=None'
                 )
         leaves = [Leaf("bool", (len(offsets[number]),)) for number in beside]
         return DictNode((*node.keys, *keys), (*node.children, *leaves))
