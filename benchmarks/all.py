@@ -21,6 +21,7 @@ SCRIPTS = (
     "builds",
     "growth",
     "stages",
+    "windows",
     "packing",
 )
 # These need a framework's packages, and are run where they are installed.

@@ -388,7 +388,12 @@ class WindowedRecords(View, ComposedRecords):
         anchors = self._anchors(indices)
         spared, held = [], tuple[object, ...]()
         for offsets, numbers in sets.items():
-            records = np.unique(self._records(anchors, offsets))
+            if on_planned is None and self._is_mapped(numbers):
+                # Of each window two records: the file holds the others between them.
+                ends = tuple(dict.fromkeys((min(offsets), max(offsets))))
+                records = self._records(anchors, ends).reshape(-1)
+            else:
+                records = np.unique(self._records(anchors, offsets))
             of_parent = self.parent.will_need(records, numbers, on_planned)
             spared.append(of_parent.spared * len(indices) // len(records))
             held += of_parent.held
