@@ -48,7 +48,8 @@ BASES = (
 ENDS = (*VIEWS, "mix", *(f"{view} drawn" for view in DRAWN))
 CUTTING = ("chunks", "packed", "bucketed", "packed drawn", "bucketed drawn")  # not batches
 DICTS_ALONE = (
-    "fields", "windows", "timed", "packed", "bucketed", "grouped", "packed drawn", "bucketed drawn", "grouped drawn",
+    "fields", "windows", "timed", "packed", "bucketed", "grouped", "packed drawn", "bucketed drawn",
+    "grouped drawn",
 )  # fmt: skip
 POSSIBLE = dict.fromkeys(BASES, ENDS) | {
     "jsonl": tuple(end for end in ENDS if end not in (*DICTS_ALONE, "chunks")),
