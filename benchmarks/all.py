@@ -22,6 +22,7 @@ SCRIPTS = (
     "growth",
     "stages",
     "tickets",
+    "windows",
     "packing",
 )
 # These need a framework's packages, and are run where they are installed.

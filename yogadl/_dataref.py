@@ -335,6 +335,54 @@ class RecordsRef(StreamedRef[Item_co]):
         return RecordsRef(cut)
 
     @explains_names()
+    def windows(
+        self,
+        offsets: Mapping[Any, Sequence[int]],
+        within: str | int | None,
+        *,
+        stride: int = 1,
+        ends: str = "repeat",
+        masks: str | None = "{}_is_pad",
+        drop_first: int = 0,
+        drop_last: int = 0,
+    ) -> "RecordsRef":
+        """Return windows of time: each record, the window's anchor, with some before and after it.
+
+        No window goes beyond its anchor's episode. The episodes follow one another in the order in which they
+        begin. The field `within` is read once, now, and what was found is kept next to the cache; it takes 8
+        bytes of memory an episode, and 8 bytes a record if the records of an episode do not lie side by side.
+
+        Args:
+            offsets: For each field, which records a window has its values of, counted from the anchor: a
+                value gets a new first axis of that length. A json value becomes a list. Of other fields a
+                window has the anchor's value. A slash leads to a nested field.
+            within: The field that numbers the episode of each record: one integer, date, str or bytes. None:
+                all records are one episode.
+            stride: Only every so manyth record of an episode, from its first one, is an anchor.
+            ends: "repeat": beyond an end of the episode, the record at this end is repeated. "drop": there
+                are only windows that lie within the episode.
+            masks: With "repeat", the name of a further field for each field of `offsets`: whether each value
+                is a repeated one. None: no such fields.
+            drop_first: How many records at the beginning of an episode are no anchors.
+            drop_last: How many at its end are none.
+
+        Raises:
+            ConfigurationError: if there is no such field or it makes no windows, there is no window, or an
+                argument makes no sense.
+
+        Example:
+            >>> import yogadl
+            >>> steps = [{"episode": n // 3, "x": n} for n in range(6)]
+            >>> windows = yogadl.from_source(steps).windows({"x": [-1, 0, 1]}, "episode")
+            >>> windows[3]["x"].tolist(), windows[3]["x_is_pad"].tolist()
+            ([3, 3, 4], [True, False, False])
+        """
+        from yogadl._views.windows import WindowedRecords, Windowing  # imported only when making windows
+
+        windowing = Windowing(offsets, within, stride, ends, masks, drop_first, drop_last)
+        return RecordsRef(WindowedRecords(self._records, windowing))
+
+    @explains_names()
     def packed(
         self,
         capacity: int,

@@ -367,6 +367,28 @@ def windowed(made, _):
     return replace(made.then(ref, rows, "", kind="window", names=tuple(names)), code=f"windows({made.code})")
 
 
+def timed(made, dice):
+    """Windows of time: of pairs those of the records around the anchor that have the same text."""
+    within = "text" if "text" in made.names and dice.flag() else None
+    offsets, stride = sorted({dice.number(-3, 3) for _ in range(3)}), dice.number(1, 3)
+    first = dice.number(0, 1)
+    texts = [row["text"] if within else "" for row in made.rows]
+    rows = []
+    for text in dict.fromkeys(texts):
+        own = [row for row, its in zip(made.rows, texts, strict=True) if its == text]
+        for place in range(-(-first // stride) * stride, len(own), stride):
+            places = [place + offset for offset in offsets]
+            pairs = [own[min(max(one, 0), len(own) - 1)]["pair"].values for one in places]
+            pair = array("f4", itertools.chain(*pairs), (len(offsets), 2))
+            masks = array("?", [not 0 <= one < len(own) for one in places])
+            rows.append(own[place] | {"pair": pair, "pair_is_pad": masks})
+    if made.rows and not rows:
+        return made
+    ref = made.ref.windows({"pair": offsets}, within, stride=stride, drop_first=first)
+    code = f'.windows({{"pair": {offsets}}}, {within!r}, stride={stride}, drop_first={first})'
+    return made.then(ref, rows, code, kind="timed", names=(*made.names, "pair_is_pad"))
+
+
 def window_of(name, values):
     if name == "tokens":
         return array("i4", [token for value in values for token in value.values[:TOKENS]])
@@ -725,7 +747,7 @@ def mixed(made, dice):
 
 PLAIN = {"select": selected, "slice": sliced, "fields": projected, "filter": filtered, "map": mapped,
          "flat_map": flat_mapped, "concat": joined, "chunks": chunked, "split": divided,
-         "windows": windowed}  # fmt: skip
+         "windows": windowed, "timed": timed}  # fmt: skip
 DRAWN = {"packed": packed, "bucketed": bucketed, "grouped": grouped, "sampled": sampled}
 VIEWS = (*PLAIN, *DRAWN)
 MOST_ROWS = 60
@@ -746,6 +768,8 @@ def is_possible(view, made):
         )
     if view == "windows":
         return made.kind in ("document", "window") and {"id", "tokens"} <= set(made.names)
+    if view == "timed":
+        return made.kind == "document" and "pair" in made.names
     return len(made) > 0 if view == "sampled" else True
 
 

@@ -1,7 +1,7 @@
 """Find the lengths of records, and make, keep and open the plans that are made of them."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -149,15 +149,22 @@ def lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, en
         UnsupportedDataError: if the fields of a record differ in length.
     """
     lengths = np.empty(end - first, np.int64)
-    count = max(1, min(_READ_RECORDS, _READ_BYTES // records.record_bytes)) if first < end else 1
-    for start in range(first, end, count):
-        indices = np.arange(start, min(start + count, end))
+    for indices in stretches_of(records, first, end):
+        start = int(indices[0])
         columns = records.columns(indices, numbers)
         found = [np.fromiter(map(len, column), np.int64, len(indices)) for column in columns]
         for number, others in zip(numbers[1:], found[1:], strict=True):
             _require_equal(records.spec, (numbers[0], found[0]), (number, others), start)
         lengths[start - first : start - first + len(indices)] = found[0]
     return lengths
+
+
+def stretches_of(records: RandomAccess, first: int, end: int) -> Iterator[Indices]:
+    """Yield the indices from `first` to `end`, as many at a time as may be read at once."""
+    if first < end:  # without records, `record_bytes` may be unknown
+        count = max(1, min(_READ_RECORDS, _READ_BYTES // records.record_bytes))
+        for start in range(first, end, count):
+            yield np.arange(start, min(start + count, end))
 
 
 def _require_equal(spec: Spec, ours: tuple[int, Indices], theirs: tuple[int, Indices], first: int) -> None:

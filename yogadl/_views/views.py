@@ -382,7 +382,9 @@ class MadeRecords(View, ComposedRecords):
         """Read records in the order of `indices`."""
         if not len(indices):
             leaves = [field.leaf for field in self.spec.fields]
-            return [_empty(leaf) for leaf in (leaves if fields is None else [leaves[n] for n in fields])]
+            return [
+                empty_column(leaf) for leaf in (leaves if fields is None else [leaves[n] for n in fields])
+            ]
         rows, needs = self.lower(indices, fields)
         return self.make(rows, self._read(needs), fields, memory)
 
@@ -480,6 +482,6 @@ class MadeRecords(View, ComposedRecords):
         return Announced(spared, held + of_parent.held)
 
 
-def _empty(leaf: Leaf) -> Column:
+def empty_column(leaf: Leaf) -> Column:
     """Return the column of no records."""
     return np.empty((0, *(size or 0 for size in leaf.shape or ())), leaf.numpy_dtype) if leaf.is_fixed else []

@@ -1,0 +1,237 @@
+"""Windows of time: each record with some of those before and after it in its episode."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import yogadl
+from yogadl import Leaf
+from yogadl.errors import ConfigurationError
+
+
+def steps(episodes):
+    """Return a record of each kind of field for each number of an episode."""
+    return [
+        {
+            "episode": episode,
+            "x": np.float32([n, -n]),
+            "inner": {"y": n},
+            "text": f"step {n}",
+            "ragged": np.arange(n % 4),
+            "note": {"n": [n]},
+        }
+        for n, episode in enumerate(episodes)
+    ]
+
+
+SPEC = {"ragged": Leaf("int64", (None,))}
+
+
+def in_memory(episodes):
+    return yogadl.from_source(steps(episodes), spec=SPEC, json=["note"])
+
+
+def cached(path, episodes, **options):
+    storage = yogadl.open_storage(path)
+    return storage.submit(steps(episodes), "steps", "1", json=["note"], **options)
+
+
+OFFSETS = {"x": [-1, 0, 2], "inner/y": range(3), "note": [0, -2]}
+
+
+def expected(episodes, offsets, within="episode", *, stride=1, ends="repeat", drop_first=0, drop_last=0):
+    """Return the windows, worked out record by record: the anchor, and the records of each field."""
+    names = episodes if within else [0] * len(episodes)
+    windows = []
+    for episode in dict.fromkeys(names):
+        records = [n for n, name in enumerate(names) if name == episode]
+        for place in range(0, len(records), stride):
+            if not drop_first <= place < len(records) - drop_last:
+                continue
+            places = {name: [place + offset for offset in each] for name, each in offsets.items()}
+            are_out = {name: [not 0 <= one < len(records) for one in each] for name, each in places.items()}
+            if ends == "drop" and any(map(any, are_out.values())):
+                continue
+            taken = {
+                name: [records[min(max(one, 0), len(records) - 1)] for one in each]
+                for name, each in places.items()
+            }
+            windows.append((records[place], taken, are_out))
+    return windows
+
+
+def check(ref, episodes, windows, ends="repeat"):
+    """Compare windows of `OFFSETS`, read at once in another order, with those expected."""
+    order = [*range(len(windows))][::-1] + [0] * 2
+    read = [ref[order[0]], *ref.__getitems__(order[1:])]
+    for (anchor, taken, are_out), found in zip([windows[n] for n in order], read, strict=True):
+        assert found["x"].tolist() == [[n, -n] for n in taken["x"]]
+        assert found["x"].dtype == np.float32
+        assert found["inner"]["y"].tolist() == taken["inner/y"]
+        assert found["note"] == [{"n": [n]} for n in taken["note"]]
+        assert (found["episode"], found["text"]) == (episodes[anchor], f"step {anchor}")
+        assert found["ragged"].tolist() == [*range(anchor % 4)]
+        masks = (found.get("x_is_pad"), found["inner"].get("y_is_pad"), found.get("note_is_pad"))
+        if ends == "drop":
+            assert masks == (None, None, None)
+        else:
+            assert [mask.tolist() for mask in masks] == [*are_out.values()]
+
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "stride": st.integers(1, 4),
+        "ends": st.sampled_from(["repeat", "drop"]),
+        "drop_first": st.integers(0, 3),
+        "drop_last": st.integers(0, 3),
+    }
+)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.booleans(), OPTIONS)
+def test_windows_are_those_worked_out_record_by_record(episodes, are_sorted, options):
+    episodes = sorted(episodes, reverse=True) if are_sorted else episodes
+    windows = expected(episodes, OFFSETS, **options)
+    ref = in_memory(episodes)
+    if not windows:
+        with pytest.raises(ConfigurationError, match=f"none of the {len(episodes)} records"):
+            ref.windows(OFFSETS, "episode", **options)
+        return
+    found = ref.windows(OFFSETS, "episode", **options)
+    assert len(found) == len(windows)
+    check(found, episodes, windows, options["ends"])
+    check(pickle.loads(pickle.dumps(found)), episodes, windows, options["ends"])
+
+
+EPISODES = {
+    "side by side": [7] * 2 + [3] + [5] * 9 + [1] * 4,
+    "scattered": [7, 3, 7, 5, 5, 3, 1, 7, 7, 5, 3, 2, 5, 1, 1, 7],
+    "texts": [*"aabbbbbcaa", "dd", "dd"],
+}
+
+
+@pytest.mark.parametrize("episodes", EPISODES.values(), ids=EPISODES)
+def test_windows_of_a_cache_are_kept_and_the_same_of_mapped_and_joined_records(tmp_path, episodes):
+    ref = cached(tmp_path, episodes)
+    windows = expected(episodes, OFFSETS)
+    first = ref.windows(OFFSETS, "episode")
+    check(first, episodes, windows)
+    plans = [path for path in tmp_path.rglob("*") if path.is_file() and b"windows1" in path.read_bytes()]
+    assert len(plans) == 1
+    again = ref.windows(OFFSETS, "episode")
+    assert again.fingerprint == first.fingerprint
+    unpickled = pickle.loads(pickle.dumps(again))
+    check(unpickled, episodes, windows)
+    mapped = ref.map(dict, spec=ref.spec).windows(OFFSETS, "episode")
+    check(mapped, episodes, windows)
+    half = len(episodes) // 2
+    joined = yogadl.concat([ref[:half], ref[half:]]).windows(OFFSETS, "episode")
+    check(joined, episodes, windows)
+    assert len({first.fingerprint, joined.fingerprint, ref.fingerprint}) == 3
+
+
+def test_without_a_field_of_episodes_all_records_are_one():
+    ref = in_memory([1, 2, 3]).windows(OFFSETS, None)
+    check(ref, [1, 2, 3], expected([1, 2, 3], OFFSETS, None))
+
+
+def test_single_values_have_windows():
+    ref = yogadl.from_source(np.arange(5))
+    found = ref.windows({None: [-1, 0]}, None, masks=None)
+    assert found.gather(range(5)).tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    with pytest.raises(ConfigurationError, match="masks need records that are dicts"):
+        ref.windows({None: [-1, 0]}, None)
+
+
+def test_dates_number_episodes():
+    days = np.array(["2024-01-01", "NaT", "NaT", "2024-01-02", "2024-01-01"], "datetime64[D]")
+    ref = yogadl.from_source({"day": days, "n": np.arange(5)}).windows({"n": [1]}, "day")
+    assert [window["n"].tolist() for window in ref] == [[4], [4], [2], [2], [3]]
+
+
+def test_offsets_far_beyond_all_records_are_those_of_the_ends():
+    ref = in_memory([1, 1, 1]).windows({"inner/y": [-(10**30), 10**30]}, "episode", stride=10**30)
+    assert [window["inner"]["y"].tolist() for window in ref] == [[0, 2]]
+    far = {"offsets": {"x": [0]}, "within": "episode"}
+    with pytest.raises(ConfigurationError, match="none of the 3 records"):
+        in_memory([1, 1, 1]).windows(**far, drop_first=10**30)
+
+
+def test_a_split_by_episode_has_whole_episodes():
+    ref = in_memory(sorted([*range(20)] * 5)).windows({"x": range(4)}, "episode", drop_last=1)
+    parts = ref.split(0.5, key="episode")
+    episodes = [{int(window["episode"]) for window in part} for part in parts]
+    assert not episodes[0] & episodes[1]
+    assert sum(map(len, parts)) == 80
+    assert all(len(part) == 4 * len(own) for part, own in zip(parts, episodes, strict=True))
+
+
+def test_the_first_records_of_a_later_version_have_the_windows_of_the_earlier_one(tmp_path):
+    for episodes in EPISODES["side by side"], EPISODES["scattered"]:
+        storage = yogadl.open_storage(tmp_path / str(episodes[1]))
+        old = storage.submit(steps(episodes), "steps", "1", json=["note"])
+        cursor = old.windows(OFFSETS, "episode").stream(shuffle=True).cursor(5)
+        new = storage.append(steps(episodes)[:3], "steps", "2", base_version="1")
+        count = len(episodes)
+        found = new[:count].windows(OFFSETS, "episode")
+        assert found.fingerprint == old.windows(OFFSETS, "episode").fingerprint
+        assert new.windows(OFFSETS, "episode").fingerprint != found.fingerprint
+        next(iter(found.stream(shuffle=True, cursor=cursor)))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "options", "message"),
+    [
+        ({}, {}, "offsets must be a dict"),
+        ([-1, 0], {}, "offsets must be a dict"),
+        ({"z": [0]}, {}, "there is no field 'z' that could be put into windows"),
+        ({"x": [0.5]}, {}, "must be whole numbers"),
+        ({"x": [True]}, {}, "must be whole numbers"),
+        ({"x": []}, {}, "must be whole numbers"),
+        ({"x": 3}, {}, "must be whole numbers"),
+        ({"x": range(2**37)}, {}, "are too many"),
+        ({"text": [0]}, {}, "field 'text' is str"),
+        ({"ragged": [0]}, {}, "which varies"),
+        ({"x": [0]}, {"within": "none"}, "no field 'none' that could be an episode's number"),
+        ({"x": [0]}, {"within": "x"}, "within='x' is float32 of shape"),
+        ({"x": [0]}, {"within": "note"}, "within='note' is json"),
+        ({"x": [0]}, {"ends": "cut"}, "ends must be"),
+        ({"x": [0]}, {"stride": 0}, "stride must be"),
+        ({"x": [0]}, {"drop_first": -1}, "drop_first must be"),
+        ({"x": [0]}, {"drop_last": 0.5}, "drop_last must be"),
+        ({"x": [0]}, {"masks": "pad"}, "masks must be a name"),
+        ({"x": [0]}, {"masks": "{}"}, "there is already a field 'x'"),
+        ({"inner/y": [0]}, {"masks": "{}"}, "there is already a field 'inner/y'"),
+        ({"x": [99]}, {"ends": "drop"}, "none of the 3 records"),
+    ],
+)
+def test_arguments_that_make_no_sense(offsets, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        in_memory([1, 1, 2]).windows(offsets, **{"within": "episode"} | options)
+
+
+def test_a_function_is_called_once_for_each_record_of_a_batch_and_a_field_is_read_alone(tmp_path):
+    called = []
+
+    def noted(record):
+        called.append(record["inner"]["y"])
+        return record
+
+    ref = cached(tmp_path, [1] * 20)
+    found = ref.map(noted, spec=ref.spec).windows(OFFSETS, None)
+    found.gather(range(5, 10))
+    assert sorted(called) == [*range(3, 12)]
+
+
+def test_streams_of_workers_and_shards(tmp_path):
+    episodes = sorted([*range(6)] * 7)
+    ref = cached(tmp_path, episodes).windows(OFFSETS, "episode").fields("x", "x_is_pad", "episode")
+    stream = ref.stream(shuffle=True).batch(4)
+    for ours, theirs in zip(stream, stream.prefetch(2, workers=1), strict=True):
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+    shards = [ref.stream(shard_rank=rank, num_shards=2) for rank in range(2)]
+    assert sum(len([*shard]) for shard in shards) == len(ref)

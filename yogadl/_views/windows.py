@@ -1,0 +1,556 @@
+"""Make windows of time: each record with some of those before and after it in its episode."""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yogadl._core.arguments import int_argument
+from yogadl._core.frozen import frozen
+from yogadl._core.memory import require_memory
+from yogadl._core.process import ProcessLock
+from yogadl._core.protocols import Announced, Column, Indices, Memory, OnPlanned, RandomAccess, Stored
+from yogadl._core.spec import JSON, DictNode, Leaf, Node, Spec, is_too_large
+from yogadl._order.keys import RECORDS_LIMIT
+from yogadl._order.lengths import KeptPlan, kept, offsets_of, ramps
+from yogadl._views.chosen import KeptAt, find_stored
+from yogadl._views.lengths import PLAN_BYTES, number_of, stretches_of
+from yogadl._views.views import (
+    ComposedRecords,
+    ProjectedRecords,
+    SameValues,
+    View,
+    empty_column,
+    hash_of,
+    hash_of_numbers,
+    origin_of,
+)
+from yogadl.errors import CacheFormatError, ConfigurationError
+
+_MAGIC: Final = b"windows1"
+
+_Offsets = tuple[int, ...]
+_ANCHOR: Final[_Offsets] = (0,)
+
+
+class Windowing(NamedTuple):
+    """The arguments of `RecordsRef.windows`, as the user passes them."""
+
+    offsets: Any
+    within: Any
+    stride: Any = 1
+    ends: Any = "repeat"
+    masks: Any = "{}_is_pad"
+    drop_first: Any = 0
+    drop_last: Any = 0
+
+
+@frozen
+class Episodes:
+    """Which records are of one episode: the places of its records follow one another.
+
+    Args:
+        ends: The place after the last one of each episode, in the order in which the episodes begin.
+        order: The record at each place; None if the records of each episode lie side by side, so that a place
+            is the number of a record.
+    """
+
+    ends: Indices
+    order: Indices | None = None
+
+    @property
+    def starts(self) -> Indices:
+        """The place of the first record of each episode."""
+        return np.concatenate([np.zeros(min(1, len(self.ends)), np.int64), self.ends[:-1]])
+
+    @property
+    def digests(self) -> tuple[str, str | None]:
+        """The hashes of the arrays."""
+        return hash_of_numbers(self.ends), None if self.order is None else hash_of_numbers(self.order)
+
+    def first(self, count: int) -> "Episodes":
+        """Return the episodes of the first records alone."""
+        if self.order is None:
+            inside = self.ends[: np.searchsorted(self.ends, count)]
+            return Episodes(np.append(inside, count) if count else inside)
+        are_kept = self.order < count
+        order = self.order[are_kept]
+        ends = np.unique(offsets_of(are_kept.astype(np.int64))[self.ends])
+        is_in_order = bool((order[1:] > order[:-1]).all())
+        return Episodes(ends[ends > 0], None if is_in_order else order)
+
+    def to_bytes(self) -> bytes:
+        """Return the episodes as a kept plan."""
+        arrays = [self.ends] if self.order is None else [self.ends, self.order]
+        counts = int(self.ends[-1]) if len(self.ends) else 0, len(self.ends), len(arrays) - 1
+        return b"".join(kept(_MAGIC, counts, arrays))
+
+    @staticmethod
+    def from_bytes(content: Any, records: int) -> "Episodes":
+        """Return the episodes of so many records that a kept plan has.
+
+        Raises:
+            CacheFormatError: if it has none.
+        """
+        plan = KeptPlan(content, _MAGIC)
+        found, count, has_order = plan.integers([RECORDS_LIMIT, RECORDS_LIMIT, 1])
+        if found != records:
+            raise CacheFormatError(f"the plan is of {found} records, not {records}")
+        ends = plan.array(
+            np.int64, count, lambda ends: ends[0] > 0 and (np.diff(ends) > 0).all() and ends[-1] == records
+        )
+        order = None
+        if has_order:
+            order = plan.array(np.int64, records, lambda order: order.min() >= 0 and order.max() < records)
+        plan.end()
+        return Episodes(ends, order)
+
+
+class _Anchors(NamedTuple):
+    """Places of records, one row each, with those of the first record of its episode and after the last."""
+
+    places: Indices
+    starts: Indices
+    ends: Indices
+
+
+class WindowedRecords(View, ComposedRecords):
+    """Windows of records: of some fields a window has the values of several records, of others the anchor's.
+
+    Which records are of one episode is worked out once and kept beside the cache. It takes 8 bytes an episode
+    in each process, and 8 bytes a record if the records of an episode do not lie side by side.
+
+    Args:
+        parent: The records.
+        windowing: What the windows are; see `RecordsRef.windows`.
+
+    Raises:
+        ConfigurationError: if the arguments make no sense, or there are no windows.
+    """
+
+    spec: Spec
+    fingerprint: str
+    record_bytes: int
+
+    def __init__(self, parent: RandomAccess, windowing: Windowing) -> None:
+        self.parent = parent
+        if windowing.ends not in ("repeat", "drop"):
+            raise ConfigurationError(f'ends must be "repeat" or "drop", not {windowing.ends!r:.100}')
+        self._drops = windowing.ends == "drop"
+        self._offsets = _checked_offsets(parent.spec, windowing.offsets)
+        named = {} if self._drops else _mask_names(parent.spec, self._offsets, windowing.masks)
+        self.spec, self._sources = _windowed_spec(parent.spec, self._offsets, named)
+        arguments = windowing.stride, windowing.drop_first, windowing.drop_last
+        self._stride, self._drop_first, self._drop_last = (
+            int_argument(name, argument, name == "stride")
+            for name, argument in zip(("stride", "drop_first", "drop_last"), arguments, strict=True)
+        )
+        fixed = [field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed]
+        rest_bytes = 0 if len(fixed) == len(self.spec.fields) else parent.record_bytes
+        self.record_bytes = max(1, sum(fixed) + rest_bytes)
+        self._within = None
+        if windowing.within is not None:
+            self._within = number_of(parent.spec, windowing.within, "an episode's number")
+            _check_within(windowing.within, parent.spec.fields[self._within].leaf)
+        self._lock = ProcessLock()
+        self._kept: KeptAt | None = None
+        self._found: tuple[Episodes, Indices] | None = None
+        self._identify(self._find_episodes())
+        if len(parent) and not len(self):
+            raise ConfigurationError(
+                f"none of the {len(parent)} records has such a window: each is too near to an end of its "
+                'episode. Write ends="repeat", smaller offsets, or a smaller drop_first or drop_last'
+            )
+
+    def _identify(self, episodes: Episodes) -> None:
+        """Name the windows of these episodes."""
+        self._digests = episodes.digests
+        self._found = episodes, self._count_windows(episodes)
+        self._length = int(self._found[1][-1])
+        offsets = sorted(self._offsets.items())
+        names = [field.name for field in self.spec.fields]
+        drops = self._stride, self._drops, self._drop_first, self._drop_last
+        parts = names, offsets, drops, self._digests
+        self.composition = hash_of("windows", *parts)
+        self.fingerprint = hash_of("windows", self.parent.fingerprint, *parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None, "_found": self._found if self._kept is None else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=ProcessLock())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def over(self, parent: RandomAccess) -> "WindowedRecords":
+        """Return the same view of the first records alone, which `parent` has."""
+        other = copy.copy(self)
+        other.parent = parent
+        other._kept = None
+        other._identify(self._plan[0].first(len(parent)))
+        return other
+
+    @property
+    def parents_a_record(self) -> float:
+        """The number of records that a window is made of."""
+        return float(len({offset for offsets in self._offsets.values() for offset in offsets} | {0}))
+
+    def file_of(self, index: int) -> str | None:
+        """Return the path of the file that a window's anchor comes from, if the source lists it."""
+        return self.parent.file_of(int(self._records(self._anchors(np.array([index])), _ANCHOR)[0, 0]))
+
+    # Episodes.
+
+    @property
+    def _plan(self) -> tuple[Episodes, Indices]:
+        """The episodes, and the number of the first window of each, and of all windows."""
+        found = self._found
+        if found is None:
+            with self._lock:
+                if self._found is None:
+                    episodes = self._find_episodes()
+                    if episodes.digests != self._digests:
+                        raise CacheFormatError(
+                            "the records have changed since this reference was made: call windows again"
+                        )
+                    self._found = episodes, self._count_windows(episodes)
+                found = self._found
+        return found
+
+    def _find_episodes(self) -> Episodes:
+        """Return the episodes: as kept beside the cache, or worked out now, and keep them."""
+        count = len(self.parent)
+        if self._within is None:
+            return Episodes(np.array([count] if count else [], np.int64))
+        require_memory("windows", count, PLAN_BYTES)
+        seen = ProjectedRecords(
+            self.parent, Spec(self.parent.spec.fields[self._within].leaf), (self._within,)
+        )
+        self._kept = find_stored(seen, ["windows-1"], [], "a plan of episodes")
+        if self._kept is not None:
+            content = self._kept.cache.plan(self._kept.name)
+            try:
+                if content is not None:
+                    return Episodes.from_bytes(content, count)
+            except CacheFormatError:
+                pass  # it is made again
+        episodes = _episodes_by_reading(seen)
+        if self._kept is not None and not self._kept.cache.keep_plan(self._kept.name, episodes.to_bytes()):
+            self._kept = None
+        return episodes
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Return how near to the beginning and to the end of an episode an anchor may be, and the stride.
+
+        Numbers beyond all records say the same as the number of records, and need no large integers.
+        """
+        offsets = [offset for each in self._offsets.values() for offset in each] if self._drops else []
+        before = max(self._drop_first, -min(offsets, default=0))
+        after = max(self._drop_last, max(offsets, default=0))
+        count = max(1, len(self.parent))
+        stride = min(self._stride, count)
+        first = -(-min(before, count) // stride) * stride
+        return first, min(after, count), stride
+
+    def _count_windows(self, episodes: Episodes) -> Indices:
+        """Return the number of the first window of each episode, and of all windows."""
+        first, last, stride = self._bounds()
+        counts = -(-(episodes.ends - episodes.starts - last - first) // stride)
+        return offsets_of(np.maximum(counts, 0))
+
+    def _anchors(self, windows: Indices) -> _Anchors:
+        """Return the places of the records around which windows lie."""
+        episodes, firsts = self._plan
+        first, _, stride = self._bounds()
+        which = np.searchsorted(firsts, windows, "right") - 1
+        ends = episodes.ends[which]
+        starts = np.where(which > 0, episodes.ends[which - 1], 0)
+        places = starts + first + (windows - firsts[which]) * stride
+        return _Anchors(places[:, None], starts[:, None], ends[:, None])
+
+    def _steps(self, offsets: _Offsets) -> Indices:
+        count = len(self.parent)
+        return np.array([max(-count, min(offset, count)) for offset in offsets], np.int64)
+
+    def _records(self, anchors: _Anchors, offsets: _Offsets) -> Indices:
+        """Return the records of windows, a row each."""
+        places = anchors.places + self._steps(offsets)
+        if not self._drops:
+            np.maximum(places, anchors.starts, out=places)
+            np.minimum(places, anchors.ends - 1, out=places)
+        order = self._plan[0].order
+        return places if order is None else order[places]
+
+    def _mask(self, anchors: _Anchors, offsets: _Offsets) -> NDArray[np.bool_]:
+        """Return which records of windows are repeated, a row each."""
+        places = anchors.places + self._steps(offsets)
+        are_repeated: NDArray[np.bool_] = (places < anchors.starts) | (places >= anchors.ends)
+        return are_repeated
+
+    # Reading.
+
+    def columns(
+        self, indices: Indices, fields: Sequence[int] | None = None, memory: Memory | None = None
+    ) -> Sequence[Column]:
+        """Read windows in the order of `indices`."""
+        numbers = range(len(self.spec.fields)) if fields is None else fields
+        if not len(indices):
+            return [empty_column(self.spec.fields[number].leaf) for number in numbers]
+        anchors = self._anchors(indices)
+        found = self._read(anchors, self._sets(numbers), memory)
+        columns: list[Column] = []
+        for number, is_mask in (self._sources[number] for number in numbers):
+            columns.append(self._mask(anchors, self._offsets[number]) if is_mask else found[number])
+        return columns
+
+    def _sets(self, numbers: Iterable[int]) -> dict[_Offsets, list[int]]:
+        """Return the parent's fields that these fields are made of, by their offsets."""
+        sets: dict[_Offsets, list[int]] = {}
+        for number, is_mask in (self._sources[number] for number in numbers):
+            if not is_mask:
+                sets.setdefault(self._offsets.get(number, _ANCHOR), []).append(number)
+        return sets
+
+    def _read(
+        self, anchors: _Anchors, sets: Mapping[_Offsets, list[int]], memory: Memory | None
+    ) -> dict[int, Column]:
+        """Return the columns of the parent's fields, by their numbers."""
+        rows = {offsets: self._records(anchors, offsets) for offsets in sets}
+        if len(sets) > 1 and not _is_read_by_field(self.parent):
+            records, which = _each_once(np.concatenate(list(rows.values()), axis=1))
+            every = [number for its in sets.values() for number in its]
+            read = dict(zip(every, self.parent.columns(records, every), strict=True))
+            widths = np.cumsum([array.shape[1] for array in rows.values()])[:-1]
+            shares = np.split(which, widths, axis=1)
+            return {
+                number: self._taken(number, read[number], share, memory)
+                for its, share in zip(sets.values(), shares, strict=True)
+                for number in its
+            }
+        found: dict[int, Column] = {}
+        for offsets, its in sets.items():
+            found.update(zip(its, self._read_set(rows[offsets], its, memory), strict=True))
+        return found
+
+    def _read_set(self, rows: Indices, numbers: list[int], memory: Memory | None) -> list[Column]:
+        """Return the columns of fields that have the same offsets."""
+        are_windows = numbers[0] in self._offsets
+        if not are_windows:
+            return list(self.parent.columns(rows.reshape(-1), numbers, memory))
+        if self._is_mapped(numbers):
+            columns = self.parent.columns(rows.reshape(-1), numbers, memory)
+            arrays: list[Any] = list(columns)
+            return [array.reshape(*rows.shape, *array.shape[1:]) for array in arrays]
+        records, which = _each_once(rows)
+        columns = self.parent.columns(records, numbers)
+        return [
+            self._taken(number, column, which, memory)
+            for number, column in zip(numbers, columns, strict=True)
+        ]
+
+    def _is_mapped(self, numbers: list[int]) -> bool:
+        """Return whether rows of these fields lie in this machine's memory, as they are and of one size."""
+        for number in numbers:
+            base, _, its_number = origin_of(self.parent, np.empty(0, np.int64), number)
+            if not isinstance(base, Stored) or base.mapped(0) is None or base.blocks(its_number) is None:
+                return False
+        return True
+
+    def _taken(self, number: int, column: Column, which: Indices, memory: Memory | None) -> Column:
+        """Return values of windows, given the values of records and which ones each window has."""
+        are_windows = number in self._offsets
+        places = which if are_windows else which.reshape(-1)
+        if isinstance(column, np.ndarray):
+            shape = *places.shape, *column.shape[1:]
+            out = np.empty(shape, column.dtype) if memory is None else memory.array(shape, column.dtype)
+            # "clip" changes no index here. numpy's default mode, "raise", would gather into a temporary array
+            return np.take(column, places, axis=0, out=out, mode="clip")
+        values, seen = list[Any](), set[int]()
+        for place in places.reshape(-1).tolist():
+            values.append(copy.deepcopy(column[place]) if place in seen else column[place])
+            seen.add(place)
+        if not are_windows:
+            return values
+        width = which.shape[1]
+        return [values[start : start + width] for start in range(0, len(values), width)]
+
+    def will_need(
+        self, indices: Indices, fields: Sequence[int] | None = None, on_planned: OnPlanned | None = None
+    ) -> Announced:
+        """Announce that these windows will be read soon."""
+        sets = self._sets(range(len(self.spec.fields)) if fields is None else fields)
+        if not len(indices) or not sets:
+            return Announced()
+        anchors = self._anchors(indices)
+        spared, held = [], tuple[object, ...]()
+        for offsets, numbers in sets.items():
+            if on_planned is None and self._is_mapped(numbers):
+                # Of each window two records: the file holds the others between them.
+                ends = tuple(dict.fromkeys((min(offsets), max(offsets))))
+                records = self._records(anchors, ends).reshape(-1)
+            else:
+                records = np.unique(self._records(anchors, offsets))
+            of_parent = self.parent.will_need(records, numbers, on_planned)
+            spared.append(of_parent.spared * len(indices) // len(records))
+            held += of_parent.held
+        return Announced(min(spared), held)
+
+
+def _each_once(rows: Indices) -> tuple[Indices, Indices]:
+    """Return each record of an array once, and which of these each one of the array is."""
+    records, which = np.unique(rows, return_inverse=True)
+    return records, which.reshape(rows.shape)
+
+
+def _is_read_by_field(records: RandomAccess) -> bool:
+    """Return whether reading some fields reads no others: not so of functions and of sources of records."""
+    while isinstance(records, SameValues):
+        records = records.parent
+    if isinstance(records, Stored):
+        return True
+    return not records.stages and bool(records.parents) and all(map(_is_read_by_field, records.parents))
+
+
+def _episodes_by_reading(seen: RandomAccess) -> Episodes:
+    """Return the episodes of records that have a single value, the number of their episode."""
+    begins, parts, last = list[Indices](), list[Any](), None
+    for indices in stretches_of(seen, 0, len(seen)):
+        [column] = seen.columns(indices)
+        values = np.fromiter(column, object, len(column)) if isinstance(column, list) else column
+        if values.dtype.kind in "mM":
+            values = values.view(np.int64)  # so that NaT is one value
+        differs = np.empty(len(values), np.bool_)
+        differs[0] = not parts or bool(values[0] != last)
+        differs[1:] = values[1:] != values[:-1]
+        last = values[-1]
+        begins.append(indices[differs])
+        parts.append(values[differs])
+    if not parts:
+        return Episodes(np.empty(0, np.int64))
+    begin, value = np.concatenate(begins), np.concatenate(parts)
+    if value.dtype == object:
+        numbers: dict[Any, int] = {}
+        episode = np.array([numbers.setdefault(each, len(numbers)) for each in value], np.int64)
+    else:
+        _, first, which = np.unique(value, return_index=True, return_inverse=True)
+        episode = np.argsort(np.argsort(first))[which.reshape(-1)]
+    ends = np.append(begin[1:], len(seen))
+    if int(episode.max()) + 1 == len(episode):
+        return Episodes(ends)
+    by_episode = np.argsort(episode, kind="stable")
+    counts = (ends - begin)[by_episode]
+    is_last = np.diff(episode[by_episode], append=-1) != 0
+    return Episodes(np.cumsum(counts)[is_last], ramps(begin[by_episode], counts))
+
+
+def _checked_offsets(spec: Spec, offsets: Any) -> dict[int, _Offsets]:  # Any: the value is checked here
+    """Return the offsets of each field, by its number.
+
+    Raises:
+        ConfigurationError: if these are none, or the values of a field make no windows.
+    """
+    if not isinstance(offsets, Mapping) or not offsets:
+        raise ConfigurationError(
+            'offsets must be a dict of the offsets of each field, such as {"observation": [-1, 0], "action": '
+            f"range(16)}}, not {offsets!r:.100}"
+        )
+    found: dict[int, _Offsets] = {}
+    for name, given in offsets.items():
+        number = number_of(spec, name, "put into windows")
+        leaf = spec.fields[number].leaf
+        if isinstance(given, Sized) and is_too_large((len(given), *(leaf.shape or ()))):
+            raise ConfigurationError(f"{len(given)} offsets of field {name!r} are too many for numpy")
+        found[number] = _offsets_of_field(name, given)
+        if leaf.dtype != JSON and not leaf.is_fixed:
+            kind = f"is {leaf.dtype}" if not leaf.is_numeric else f"has the shape {leaf.shape}, which varies"
+            raise ConfigurationError(
+                f"field {name!r} {kind}, and a window stacks values of one shape: leave it out of offsets, "
+                "for the anchor's own value, or make it numbers of one shape, or a json value, before: "
+                "ref.map(...).windows(...)"
+            )
+    return found
+
+
+def _offsets_of_field(name: Any, given: Any) -> _Offsets:
+    try:
+        found = tuple(int_argument("an offset", each, None) for each in given)
+    except (TypeError, ConfigurationError):
+        found = ()
+    if not found or isinstance(given, str | bytes):
+        raise ConfigurationError(
+            f"the offsets of field {name!r} must be whole numbers, such as [-1, 0] or range(16), not "
+            f"{given!r:.100}. For seconds: [round(seconds * fps) for seconds in ...]"
+        )
+    return found
+
+
+def _mask_names(spec: Spec, offsets: Iterable[int], masks: Any) -> dict[int, str]:
+    """Return the name of the mask of each field, by the field's number."""
+    if masks is None:
+        return {}
+    if not isinstance(masks, str) or "{}" not in masks:
+        raise ConfigurationError(
+            f'masks must be a name with {{}} for that of a field, such as "{{}}_is_pad", or None for no '
+            f"masks, not {masks!r:.100}"
+        )
+    return {number: masks.replace("{}", spec.fields[number].name) for number in offsets}
+
+
+def _windowed_spec(
+    spec: Spec, offsets: Mapping[int, _Offsets], masks: Mapping[int, str]
+) -> tuple[Spec, list[tuple[int, bool]]]:
+    """Return the spec of windows, and for each of its fields the parent's, and whether it is a mask of that.
+
+    A mask lies beside its field, if its name begins as that of the field, and else in the record itself.
+    """
+    sources, rest = list[tuple[int, bool]](), dict(masks)
+
+    def with_masks(node: DictNode, path: str, of: Iterable[int]) -> DictNode:
+        inside = f"{path}/" if path else ""
+        beside = [number for number in of if number in rest and rest[number].startswith(inside)]
+        keys = [rest.pop(number).removeprefix(inside) for number in beside]
+        sources.extend((number, True) for number in beside)
+        both = list(map(str, [*node.keys, *keys]))
+        for key in keys:
+            if both.count(key) > 1 or not key:
+                raise ConfigurationError(
+                    f"there is already a field {inside + key!r}, and a mask would have its name: pass "
+                    'another one with masks=, such as masks="{}_repeated", or masks=None'
+                )
+        leaves = [Leaf("bool", (len(offsets[number]),)) for number in beside]
+        return DictNode((*node.keys, *keys), (*node.children, *leaves))
+
+    def rebuilt(node: Node, path: str) -> Node:
+        if isinstance(node, Leaf):
+            number = sum(not is_mask for _, is_mask in sources)
+            sources.append((number, False))
+            if number not in offsets or node.dtype == JSON:
+                return node
+            return Leaf(node.dtype, (len(offsets[number]), *(node.shape or ())))
+        children, own = list[Node](), list[int]()
+        for key, child in zip(node.keys, node.children, strict=True):
+            children.append(rebuilt(child, f"{path}/{key}" if path else str(key)))
+            if isinstance(child, Leaf):
+                own.append(sources[-1][0])
+        made = replace(node, children=tuple(children))
+        return with_masks(made, path, own if path else masks) if isinstance(made, DictNode) else made
+
+    tree = rebuilt(spec.tree, "")
+    if rest:
+        raise ConfigurationError(
+            "masks need records that are dicts: pass masks=None, or make them dicts first, "
+            'ref.map(lambda record: {"value": record})'
+        )
+    return Spec(tree), sources
+
+
+def _check_within(name: Any, leaf: Leaf) -> None:
+    if leaf.shape != () or leaf.dtype in (JSON, "object") or leaf.numpy_dtype.kind not in "biumMO":
+        raise ConfigurationError(
+            f"within={name!r} is {leaf.dtype} of shape {leaf.shape}: name a field that is one integer, date, "
+            "str or bytes a record"
+        )
