@@ -133,6 +133,26 @@ def test_windows_of_a_cache_are_kept_and_the_same_of_mapped_and_joined_records(t
     assert len({first.fingerprint, joined.fingerprint, ref.fingerprint}) == 3
 
 
+def test_windows_of_compressed_values_and_of_a_bucket_are_those_of_mapped_rows(tmp_path):
+    data = {"episode": np.arange(60) // 7, "x": np.arange(60 * 80, dtype=np.float64).reshape(60, 80)}
+    offsets, order = {"x": [-2, 0, 3]}, [5, 59, 5, 0, 33]
+    storage = yogadl.open_storage(tmp_path / "disk")
+    bucket = (tmp_path / "bucket").as_uri()
+    yogadl.open_storage(bucket, mirror=None).submit(data, "steps", "1")
+    refs = [
+        storage.submit(data, "steps", "1"),
+        storage.submit(data, "compressed", "1", codec={"x": yogadl.Zstd()}),
+        yogadl.open_storage(bucket, mirror=None).fetch("steps", "1"),
+    ]
+    episodes, numbers = data["episode"].tolist(), np.arange(60)
+    for ref in refs:
+        found = ref.windows(offsets, "episode").gather(order)
+        for anchor, values in zip(order, found["x"], strict=True):
+            own = numbers[data["episode"] == episodes[anchor]]
+            records = np.clip(anchor + np.array(offsets["x"]), own[0], own[-1])
+            assert np.array_equal(values, data["x"][records])
+
+
 def test_without_a_field_of_episodes_all_records_are_one():
     ref = in_memory([1, 2, 3]).windows(OFFSETS, None)
     check(ref, [1, 2, 3], expected([1, 2, 3], OFFSETS, None))
