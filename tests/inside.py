@@ -193,7 +193,7 @@ yogadl._core.progress PROGRESS_DELAY_S=_DELAY_S
 yogadl._stream.block_ahead BLOCK_AHEAD_REQUEST_BYTES=_REQUEST_BYTES _COMING_BYTES _WINDOW_BYTES
 yogadl._stream.items ITEMS_MOST_BYTES=MOST_BYTES
 yogadl._stream.plan COUNTED PLAN_INDICES=INDICES_PER_CHUNK
-yogadl._stream.tickets TOGETHER_BYTES UNREACHED_PLACES
+yogadl._stream.tickets LONG_WAIT_S TOGETHER_BYTES UNREACHED_PLACES
 yogadl._stream.workers MOST_SEGMENTS
 yogadl._stream.run RUN_INDICES=INDICES_PER_CHUNK
 yogadl._stream.run _MOST_REJECTED

@@ -121,6 +121,18 @@ class Driver:
         return True
 
 
+def waits_alone():
+    """Return what `next` raises in the only thread: with all tickets open, and at the end of the last epoch."""
+    errors = []
+    for tickets in (stream_of(3).tickets(max_open=2), stream_of(2).tickets(epochs=1)):
+        next(tickets), next(tickets)
+        try:
+            next(tickets)
+        except yogadl.errors.TicketError as error:
+            errors.append(str(error))
+    return errors
+
+
 def drive(count, epochs, before, path, rank, ranks):
     """Run the driver of one rank, from the saved states of the job before, until all prompts have ended."""
     states = [json.loads(Path(each).read_text())["state"] for each in before] or None

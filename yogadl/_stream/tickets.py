@@ -38,6 +38,7 @@ TOGETHER_BYTES: Final = 64_000
 TOGETHER_RECORDS: Final = 64
 DROPPED_PLACES: Final = 10_000  # the most that are listed, and saved
 REASON_LETTERS: Final = 200  # the most that are kept of a reason
+LONG_WAIT_S: Final = 60.0  # after it, a warning says that `next` waits
 UNREACHED_PLACES: Final = 1_000_000  # the most places that merged states list, because a rank was behind
 
 _VERSION: Final = 1
@@ -257,7 +258,9 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 self._refuse_deadlock()
                 self._waiting += 1
                 try:
-                    self._changed.wait()
+                    if not self._changed.wait(LONG_WAIT_S):
+                        self._warn_of_wait()
+                        self._changed.wait()
                 finally:
                     self._waiting -= 1
 
@@ -449,6 +452,15 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 f"{self._open_count} tickets are open, and next waits until one ends, but this is {where}: "
                 "end tickets first, or call tickets.take(), which returns None instead of waiting"
             )
+
+    def _warn_of_wait(self) -> None:
+        import logging  # slow to import, and rarely needed
+
+        logging.getLogger("yogadl").warning(
+            "next(tickets) has waited %d s for one of %d open tickets to end, and waits on: a driver that takes "
+            "and ends tickets in one thread calls tickets.take(), which returns None instead",
+            LONG_WAIT_S, self._open_count,
+        )  # fmt: skip
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
