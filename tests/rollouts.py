@@ -122,7 +122,7 @@ class Driver:
 
 
 def waits_alone():
-    """Return what `next` raises in the only thread: with all tickets open, and at the end of the last epoch."""
+    """Return what `next` raises in the only thread: with all tickets open, and at the last epoch's end."""
     errors = []
     for tickets in (stream_of(3).tickets(max_open=2), stream_of(2).tickets(epochs=1)):
         next(tickets), next(tickets)

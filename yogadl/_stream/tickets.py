@@ -457,8 +457,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
         import logging  # slow to import, and rarely needed
 
         logging.getLogger("yogadl").warning(
-            "next(tickets) has waited %d s for one of %d open tickets to end, and waits on: a driver that takes "
-            "and ends tickets in one thread calls tickets.take(), which returns None instead",
+            "next(tickets) has waited %d s for one of %d open tickets to end, and waits on: a driver that "
+            "takes and ends tickets in one thread calls tickets.take(), which returns None instead",
             LONG_WAIT_S, self._open_count,
         )  # fmt: skip
 
