@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,19 +208,20 @@ def read_skipped(state: Any) -> Skipped:  # Any: it comes from a file
         raise CursorError(f"the cursor's {_RANGES!r} is damaged: {error}: {_START_ANEW}") from None
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:  # Any: it comes from a file
+    """Return whether a value of a saved state is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_count(value: Any) -> bool:
-    return _is_whole(value) and 0 <= value <= _LARGEST
+    return is_whole(value) and 0 <= value <= _LARGEST
 
 
 _VALUE_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     *((name, _is_count, "a whole number from 0 to 2**63 - 1") for name in _NUMBERS),
     ("fingerprint", lambda value: isinstance(value, str), "a string"),
     ("order", lambda value: isinstance(value, Mapping), "a dict"),
-    (_SEED, lambda value: value is None or _is_whole(value), "a whole number or None"),
+    (_SEED, lambda value: value is None or is_whole(value), "a whole number or None"),
     (_SKIP, lambda value: isinstance(value, bool), "True or False"),
 )
 
@@ -242,7 +243,7 @@ def _check_form(state: Any) -> None:
         raise CursorError(f"a cursor is a dict, this is {type(state).__name__}: {_START_ANEW}")
     check_can_be_shown(state)
     version = state.get("yogadl")
-    if not _is_whole(version):
+    if not is_whole(version):
         remedy = "pass it to stream.tickets(state=...)" if TICKETS in state else _START_ANEW
         raise CursorError(
             f"the dict is no yogadl cursor, its 'yogadl' is {version!r}, not {VERSION}: {remedy}"

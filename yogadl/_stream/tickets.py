@@ -24,6 +24,7 @@ from yogadl._stream.cursor import (
     TICKETS,
     Skipped,
     check_can_be_shown,
+    is_whole,
     read_cursor,
     read_skipped,
     write_cursor,
@@ -136,10 +137,10 @@ class Ticket(Generic[Item_co]):
 class _Group(Generic[Item_co]):
     """Consecutive places whose records are read together, when the first of them is asked for."""
 
-    __slots__ = ("_first", "_is_read", "_last", "_lock", "_records")
+    __slots__ = ("_first", "_is_read", "_lock", "_records", "last")
 
     def __init__(self, first: int, last: int) -> None:
-        self._first, self._last = first, last
+        self._first, self.last = first, last
         self._lock = threading.Lock()
         self._is_read = False
         self._records: list[Any] = []
@@ -151,7 +152,7 @@ class _Group(Generic[Item_co]):
                 self._is_read = True
                 epoch, row = divmod(self._first, run.shard.own(0))
                 try:
-                    rows = blocks.rows(Point(epoch, 0), row, row + self._last - self._first)
+                    rows = blocks.rows(Point(epoch, 0), row, row + self.last - self._first)
                     self._records = list(run.spec.records(run.read(rows), len(rows)))
                 except Exception:  # noqa: BLE001  (each record is read alone then, and its reader gets its error)
                     self._records = []
@@ -203,7 +204,7 @@ class Tickets(Iterator[Ticket[Item_co]]):
                 "tickets need no shards of equal length: open the stream without drop_shard_remainder and "
                 "pad_shard_remainder"
             )
-        self._run, self._own = run, shard.own(0)
+        self._run, self._own, self._skipped = run, shard.own(0), run.identity().skipped
         self._max_open = int_argument("max_open", max_open, 1)
         self._max_lead = None if max_lead is None else int_argument("max_lead", max_lead, 1)
         count = None if epochs is None else int_argument("epochs", epochs, 1)
@@ -215,15 +216,15 @@ class Tickets(Iterator[Ticket[Item_co]]):
         self._end_epoch = None if count is None else run.start.epoch + count
         left = _begun(run) if state is None else _left_of(run, state, rebind)
         self._name = left.run
-        self._next = self._number_from(left.next)
+        self._next = _own_number(left.next, shard)
         # Each place that was given out, or waits to be given out again, in ascending order.
         self._unended: dict[int, Ticket[Item_co] | None] = dict.fromkeys(
-            sorted(self._number_from(place) for place in left.opened)
+            sorted(_own_number(place, shard) for place in left.opened)
         )
         self._again = list(self._unended)  # a heap
         self._dropped = deque(left.dropped, DROPPED_PLACES)
         self._open_count = self._waiting = 0
-        self._group: tuple[_Group, int, int] | None = None
+        self._group: _Group | None = None
         self._followed = None if shard.ranks == 1 else self._place_count(left.first or run.start)
         self._first = next(iter(self._unended), self._next)  # the first place that may not have ended
         self._together = run.at_once(TOGETHER_BYTES, TOGETHER_RECORDS)
@@ -288,12 +289,12 @@ class Tickets(Iterator[Ticket[Item_co]]):
         if not isinstance(place, list | tuple) or len(place) != 2:
             raise ConfigurationError(f"a place is (epoch, position), as ticket.place is, not {place!r:.100}")
         epoch, position = int_argument("an epoch", place[0]), int_argument("a position", place[1])
-        kept = self._kept(Point(epoch, position))
-        shard = self._run.shard
+        shard, skipped = self._run.shard, self._skipped
+        kept = _as_kept(Point(epoch, position), skipped) if position < skipped.records else None
         found = None
         if kept is not None and kept.position % shard.ranks == shard.rank:
             with self._changed:
-                found = self._unended.get(self._number_from(kept))
+                found = self._unended.get(_own_number(kept, shard))
         if found is None:
             raise TicketError(
                 f"epoch {epoch}, position {position} has no open ticket here: it has ended, was not given "
@@ -320,7 +321,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
     def follow(self, watermark: int) -> None:
         """Take the least watermark of all ranks, from which `max_lead` is counted; a smaller one is ignored.
 
-        Until it is called, the other ranks count as not having ended anything since this run began.
+        Until it is called, the other ranks count as not having ended anything since the states that were
+        passed, or, with this rank's own state alone, since the stream's start.
         """
         self._check_process()
         watermark = int_argument("watermark", watermark)
@@ -351,9 +353,8 @@ class Tickets(Iterator[Ticket[Item_co]]):
             "dropped": [[*place, reason] for place, reason in dropped],
         }
 
-    def __repr__(
-        self,
-    ) -> str:  # without the lock, which another thread may have held when this process forked
+    def __repr__(self) -> str:
+        # Without the lock, which another thread may have held when this process forked.
         waiting = len(self._unended) - self._open_count
         epoch, position = self._place(self._next)
         return (
@@ -415,10 +416,10 @@ class Tickets(Iterator[Ticket[Item_co]]):
         """Return the group of a new place, if records are read together."""
         if self._together == 1:
             return None
-        if self._group is None or number >= self._group[2]:
+        if self._group is None or number >= self._group.last:
             last = min(number + self._together, (number // self._own + 1) * self._own)
-            self._group = _Group(number, last), number, last
-        return self._group[0]
+            self._group = _Group(number, last)
+        return self._group
 
     def _is_within_lead(self) -> bool:
         if self._max_lead is None:
@@ -479,15 +480,6 @@ class Tickets(Iterator[Ticket[Item_co]]):
         epoch, kept = self._kept_place(number)
         skipped = self._run.skipped
         return Point(epoch, kept if skipped is None else skipped.place(kept))
-
-    def _kept(self, place: Point) -> Point | None:
-        """Return a place with its position counted among the kept ones, or None if it is none of them."""
-        skipped = self._run.identity().skipped
-        return _as_kept(place, skipped) if place.position < skipped.records else None
-
-    def _number_from(self, place: Point) -> int:
-        """Return the number of this rank's first place at or after a place; `_kept_place` inverts it."""
-        return _own_number(place, self._run.shard)
 
     def _place_count(self, place: Point) -> int:
         """Return the number of places of all ranks before a place, given its kept position."""
@@ -578,8 +570,9 @@ def _left_of(run: Run, given: Any, rebind: bool) -> _Left:
         if is_whole:
             left = left._replace(first=_first_of(saved.values()))
     elif is_whole:
-        left = _merged(sorted(saved.values()))
-        parts = [(state.rank, state.left.next, state.left.opened) for state in sorted(saved.values())]
+        by_rank = sorted(saved.values())
+        left = _merged(by_rank)
+        parts = [(state.rank, state.left.next, state.left.opened) for state in by_rank]
         left = left._replace(run=_run_name(left.run, shard.ranks, now.ranges, parts))
     else:
         raise CursorError(
@@ -640,7 +633,7 @@ def _read_state(run: Run, state: Any, rebind: bool) -> _Saved:  # Any: it comes 
             else f"this {type(state).__name__}"
         )
         raise CursorError(f"state is what tickets.state_dict() returned, not {what}")
-    if type(state[TICKETS]) is not int or state[TICKETS] != _VERSION:
+    if not is_whole(state[TICKETS]) or state[TICKETS] != _VERSION:
         raise CursorError(
             f"the tickets are of version {state[TICKETS]!r:.100}, this yogadl reads version {_VERSION}: use "
             "the yogadl that wrote them, or a newer one"
@@ -705,7 +698,7 @@ def _list(value: Any, name: str) -> Sequence[Any]:
 
 
 def _count(value: Any, name: str, least: int, end: int = 2**63) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value < end:
+    if is_whole(value) and least <= value < end:
         return value
     raise CursorError(
         f"the tickets' {name!r} has {value!r:.100}, no number from {least} to {end - 1}: {_AS_SAVED}"
