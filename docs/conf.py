@@ -87,7 +87,7 @@ yogadl.image_folder.__name__ = "image_folder"
 NOT_MADE_BY_USERS = {
     "CacheStorage", "Document", "DrawnRef", "Loader", "Locality", "MixedRef", "PackedEpoch", "PackedRef",
     "PartitionedBuild", "Plan", "ReadingCost", "RecordStream", "RecordsRef", "Rejected", "Spec", "Stats",
-    "StoreBucket", "StreamIterator", "StreamMapDataset",
+    "StoreBucket", "StreamIterator", "StreamMapDataset", "Ticket", "Tickets",
 }  # fmt: skip
 
 
