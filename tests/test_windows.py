@@ -377,6 +377,39 @@ def test_a_split_by_episode_has_whole_episodes():
     assert all(len(part) == 4 * len(own) for part, own in zip(parts, episodes, strict=True))
 
 
+@pytest.mark.parametrize("episodes", EPISODES.values(), ids=EPISODES)
+def test_no_window_reaches_into_the_other_side_of_a_split(tmp_path, episodes):
+    ref, offsets = cached(tmp_path, episodes), {"x": range(-3, 4), "text": [-9, 9]}
+    before = [part.windows(offsets, "episode") for part in ref.split(0.5, seed=3, key="episode")]
+    after = ref.windows(offsets, "episode").split(0.5, seed=3, key="episode")
+    for parts in (before, after):
+        sides = []
+        for part in parts:
+            own = {n for window in part for n in window["x"][:, 0].astype(int).tolist()}
+            own |= {int(text.split()[1]) for window in part for text in window["text"]}
+            sides.append(own)
+            assert all(
+                episodes[n] == window["episode"] for window in part for n in window["x"][:, 0].astype(int)
+            )
+        assert not sides[0] & sides[1]
+        assert sides[0] | sides[1] == {*range(len(episodes))}
+    assert [[*map(repr, part)] for part in before] == [[*map(repr, part)] for part in after]
+
+
+def test_what_the_index_of_episodes_takes_is_told(tmp_path):
+    ref = cached(tmp_path, EPISODES["side by side"])
+    side_by_side = ref.windows({"x": [0]}, "episode")
+    assert "16 records, an index of 72 B in memory" in repr(side_by_side)
+    scattered = cached(tmp_path, EPISODES["scattered"]).windows({"x": [0]}, "episode")
+    assert f"an index of {(5 + 6 + 16) * 8} B in memory" in repr(scattered.fields("x"))
+    plan = scattered.stream(shuffle=True).plan()
+    assert plan.index_bytes == 216
+    assert str(plan).startswith(
+        f"1 epoch of 16 records, {plan.bytes / 1000:.1f} kB in memory, besides an index of 216 B"
+    )
+    assert (ref.stream().plan().index_bytes, "index" in str(ref.stream().plan())) == (0, False)
+
+
 def test_the_first_records_of_a_later_version_have_the_windows_of_the_earlier_one(tmp_path):
     for episodes in EPISODES["side by side"], EPISODES["scattered"]:
         storage = yogadl.open_storage(tmp_path / str(episodes[1]))

@@ -352,7 +352,7 @@ class RecordsRef(StreamedRef[Item_co]):
         """Return windows of time: each record, the window's anchor, with some before and after it.
 
         No window goes beyond its anchor's episode. The episodes follow one another in the order in which they
-        begin. The field `within` is read once, now, and what was found is kept next to the cache; it takes 8
+        begin. The field `within` is read once, now, and what was found is kept next to the cache; it takes 16
         bytes of memory an episode, and 8 bytes a record if the records of an episode do not lie side by side.
 
         Args:

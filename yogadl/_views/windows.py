@@ -56,7 +56,7 @@ class Windowing(NamedTuple):
     tolerance_s: Any = 1e-4
 
 
-class _Source(NamedTuple):
+class _FieldMade(NamedTuple):
     """What a field of windows is made of: the parent's field, its mask, or a single step of its values."""
 
     number: int
@@ -140,8 +140,8 @@ class _Anchors(NamedTuple):
 class WindowedRecords(View, ComposedRecords):
     """Windows of records: of some fields a window has the values of several records, of others the anchor's.
 
-    Which records are of one episode is worked out once and kept beside the cache. It takes 8 bytes an episode
-    in each process, and 8 bytes a record if the records of an episode do not lie side by side.
+    Which records are of one episode is worked out once and kept beside the cache. It takes 16 bytes for each
+    episode in each process, and 8 for each record if the records of an episode do not lie side by side.
 
     Args:
         parent: The records.
@@ -249,6 +249,13 @@ class WindowedRecords(View, ComposedRecords):
                     self._found = episodes, self._count_windows(episodes)
                 found = self._found
         return found
+
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the index of episodes."""
+        episodes, firsts = self._plan
+        order_bytes = 0 if episodes.order is None else episodes.order.nbytes
+        return episodes.ends.nbytes + firsts.nbytes + order_bytes
 
     def _find_episodes(self) -> Episodes:
         """Return the episodes: as kept beside the cache, or worked out now, and keep them."""
@@ -639,18 +646,18 @@ def _mask_names(spec: Spec, offsets: Iterable[int], masks: Any, *, drops: bool) 
 
 def _windowed_spec(
     spec: Spec, offsets: Mapping[int, _Offsets], masks: Mapping[int, str]
-) -> tuple[Spec, list[_Source]]:
+) -> tuple[Spec, list[_FieldMade]]:
     """Return the spec of windows, and what each of its fields is made of.
 
     A mask lies beside its field, if its name begins as that of the field, and else in the record itself.
     """
-    sources, rest, numbers = list[_Source](), dict(masks), itertools.count()
+    sources, rest, numbers = list[_FieldMade](), dict(masks), itertools.count()
 
     def with_masks(node: DictNode, path: str, of: Iterable[int]) -> DictNode:
         inside = f"{path}/" if path else ""
         beside = [number for number in of if number in rest and rest[number].startswith(inside)]
         keys = [rest.pop(number).removeprefix(inside) for number in beside]
-        sources.extend(_Source(number, is_mask=True) for number in beside)
+        sources.extend(_FieldMade(number, is_mask=True) for number in beside)
         both = list(map(str, [*node.keys, *keys]))
         for key in keys:
             if both.count(key) > 1 or not key:
@@ -666,9 +673,9 @@ def _windowed_spec(
             number = next(numbers)
             if number in offsets and node.dtype != JSON and not node.is_fixed:
                 steps = range(len(offsets[number]))
-                sources.extend(_Source(number, step=step) for step in steps)
+                sources.extend(_FieldMade(number, step=step) for step in steps)
                 return SequenceNode("list", tuple(node for _ in steps))
-            sources.append(_Source(number))
+            sources.append(_FieldMade(number))
             if number not in offsets or node.dtype == JSON:
                 return node
             return Leaf(node.dtype, (len(offsets[number]), *(node.shape or ())))
