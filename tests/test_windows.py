@@ -1,12 +1,13 @@
 """Windows of time: each record with some of those before and after it in its episode."""
 
+import itertools
 import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import set_constants
+from inside import LocalBucket, set_constants
 
 import yogadl
 from yogadl import Leaf
@@ -339,6 +340,82 @@ def test_a_time_that_is_off_is_found_where_a_window_has_it(episodes, off, rows, 
             ref.windows({"n": [float(rows)]}, "episode", time="t", fps=1, stride=stride)
     else:
         ref.windows({"n": [float(rows)]}, "episode", time="t", fps=1, stride=stride)
+
+
+# Kept beside the cache, and read.
+
+
+@pytest.mark.parametrize("name", ["side by side", "scattered"])
+def test_a_kept_index_with_any_byte_changed_is_made_again(tmp_path, name):
+    episodes = EPISODES[name]
+    ref, windows = cached(tmp_path, episodes), expected(episodes, OFFSETS)
+    first = ref.windows(OFFSETS, "episode")
+    used = pickle.dumps(first)
+    [path] = [path for path in tmp_path.rglob("*") if path.is_file() and b"windows1" in path.read_bytes()]
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        found = pickle.loads(used) if place % 2 else ref.windows(OFFSETS, "episode")
+        assert found.fingerprint == first.fingerprint
+        check(found, episodes, windows)
+        assert path.read_bytes() == whole
+    for cut in (0, 8, 80, len(whole) - 8):
+        path.write_bytes(whole[:cut])
+        check(ref.windows(OFFSETS, "episode"), episodes, windows)
+
+
+@pytest.mark.parametrize("field", ["x", "raw"])
+def test_each_byte_of_a_bucket_is_requested_once_a_batch(tmp_path, monkeypatch, field):
+    set_constants(monkeypatch, REMOTE_OPENING_AT_ONCE_BYTES=0)
+    rows = np.random.default_rng(0).integers(0, 256, (40, 20_000), np.uint8)
+    steps = [{"x": row, "raw": row.tobytes(), "episode": n // 20} for n, row in enumerate(rows)]
+    bucket = f"file://{tmp_path}/bucket"
+    yogadl.open_storage(bucket, mirror=None).submit(steps, "steps", "1")
+    ref = yogadl.open_storage(bucket, mirror=None).fetch("steps", "1")
+    windows = ref.windows({field: [-1, 0, 0, 2]}, None, masks=None).fields(field)
+    asked, get = [], LocalBucket.get
+
+    def noted(self, name, start=0, stop=None, *, tag=None):
+        asked.append((name, start, stop))
+        return get(self, name, start, stop, tag=tag)
+
+    monkeypatch.setattr(LocalBucket, "get", noted)
+    for anchors in (range(5, 20), [7, 9, 8, 8, 30]):
+        asked.clear()
+        found = windows.gather(list(anchors))[field]
+        records = [[min(anchor + offset, 39) for offset in (-1, 0, 0, 2)] for anchor in anchors]
+        read = (
+            np.array([[np.frombuffer(one, np.uint8) for one in step] for step in found])
+            if field == "raw"
+            else found
+        )
+        assert np.array_equal(read.transpose(1, 0, 2) if field == "raw" else read, rows[records])
+        bounds = sorted(asked)
+        assert all(
+            one[0] != next_one[0] or one[2] <= next_one[1] for one, next_one in itertools.pairwise(bounds)
+        )
+        most = len({record for each in records for record in each}) * 20_000
+        assert sum(stop - start for name, start, stop in bounds if name.endswith(".mdb")) < 1.5 * most
+
+
+def test_a_mix_of_windows_has_each_window_of_each_part(tmp_path):
+    ref = cached(tmp_path, EPISODES["scattered"])
+    parts = {
+        "short": (ref.windows({"x": [0, 1], "text": [-1, 0]}, "episode", ends="drop"), 0.5),
+        "long": (ref[5:].windows({"x": [1, 2], "text": [0, 1]}, "episode", masks=None), 0.5),
+    }
+    mix = yogadl.mix(parts, seed=1)
+    stream = mix.stream(shuffle=True, shuffle_seed=2)
+    found = [window["text"] + window["x"].tolist() for window in stream]
+    wanted = [window["text"] + window["x"].tolist() for part, _ in parts.values() for window in part]
+    assert len(found) == len(stream)
+    assert all(window in wanted for window in found)
+    cursor = stream.cursor(5)
+    rest = [
+        window["text"] + window["x"].tolist()
+        for window in mix.stream(shuffle=True, shuffle_seed=2, cursor=cursor)
+    ]
+    assert rest == found[5:]
 
 
 def test_without_a_field_of_episodes_all_records_are_one():

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trees
-from inside import set_constants
+from inside import GroupDecoder, set_constants
 
 import yogadl
 from yogadl.errors import CacheFormatError, ConfigurationError, CursorError, UnsupportedDataError
@@ -573,6 +573,22 @@ def test_files_that_are_none(storage, tmp_path, size):
     )
     with pytest.raises(UnsupportedDataError, match=r"a.parquet"):
         storage.adopt(tmp_path / "a.parquet", "rows", "1")
+
+
+def test_windows_decode_each_group_once_a_batch_and_of_it_only_the_columns_in_use(ref, monkeypatch):
+    windows = ref.windows({"pair": [-1, 0], "raw": [0, 300]}, None).fields("n", "pair", "raw")
+    decoded, decode = [], GroupDecoder.decode
+
+    def noted(self, label, footer, number, rows, chunks):
+        decoded.extend((label, number, self.columns[column]) for column in chunks)
+        return decode(self, label, footer, number, rows, chunks)
+
+    monkeypatch.setattr(GroupDecoder, "decode", noted)
+    batch = windows.gather([5, 6, 250, 1001])
+    assert batch["pair"][:, :, 0].tolist() == [[4, 5], [5, 6], [249, 250], [1000, 1001]]
+    assert batch["raw"][1] == [bytes([k % 256]) * (k % 7) for k in (305, 306, 550, 1301)]
+    assert len(set(decoded)) == len(decoded) > 0
+    assert {column for _, _, column in decoded} == {"n", "pair", "raw"}
 
 
 def test_a_group_is_decoded_once_by_many_threads(ref, monkeypatch):
