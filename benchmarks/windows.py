@@ -104,8 +104,8 @@ def measure_torch(settings: Settings) -> None:
     clear(settings.path("steps"))
     details = f"{rate(count, times['windows'])}; DataLoader, 2 workers {rate(count, times['torch'])}"
     what = (
-        f"windows of {len(BEFORE)} and {STEPS} steps of float32[14], with masks, as tensors: one thread against "
-        "torch's DataLoader with 2 workers over LeRobot's arithmetic, rows in RAM"
+        f"windows of {len(BEFORE)} and {STEPS} steps of float32[14], with masks, as tensors: one thread "
+        "against torch's DataLoader with 2 workers over LeRobot's arithmetic, rows in RAM"
     )
     settings.row(what, TORCH, ratios(times["torch"], times["windows"]), details, " x")
 
