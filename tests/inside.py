@@ -25,7 +25,6 @@ yogadl._foreign.lines Lines
 yogadl._foreign.mds MDS shards_of
 yogadl._foreign.megatron Megatron
 yogadl._foreign.npy Npy
-yogadl._foreign.parquet_columns GroupDecoder
 yogadl._foreign.tfrecord TFRecord
 yogadl._foreign.webdataset WebDataset split_name
 yogadl._format.files FileId Files ForeignFile ForeignFiles PartFile
