@@ -316,6 +316,13 @@ def test_seconds_between_records_differ_from_any():
     assert ref.windows({"n": [0.02, 10**300]}, "episode", fps=10**400)[2]["n"].tolist() == [8, 8]
 
 
+def test_a_time_that_differs_by_just_the_tolerance_is_near():
+    ref = timed([0, 1.5])
+    ref.windows({"n": [1]}, "episode", time="t", fps=1, tolerance_s=0.5)
+    with pytest.raises(ConfigurationError, match="a larger tolerance_s than 0.4999"):
+        ref.windows({"n": [1]}, "episode", time="t", fps=1, tolerance_s=0.4999)
+
+
 def test_a_time_that_is_no_number_is_never_near():
     with pytest.raises(ConfigurationError, match="record 1: 0 s from it"):
         timed([0, np.nan]).windows({"n": [0]}, "episode", time="t", fps=1)
