@@ -56,6 +56,7 @@ GUESSES = {
 MORE_PARAMETERS = {
     "_dataref.py: RecordsRef.bucketed": "what a batch is is said by one call",
     "_dataref.py: RecordsRef.packed": "what a row has is named alike for all kinds of training",
+    "_dataref.py: RecordsRef.windows": "what a window is is said by one call, as robotics names it",
     "_streamed.py: StreamedRef.stream": "the seven of yogadl 0.1.4 stay, and resuming needs three more",
     "adapters/grain/_loader.py: make_dataloader": "what shapes batches is named alike in all adapters",
     "adapters/jax.py: make_jax_iterator": "what shapes batches is named alike in all adapters",

@@ -493,15 +493,19 @@ def test_pictures_of_varying_height_are_cut_without_a_warning():
     assert len(in_memory(values, (None, 4, 3)).chunks("tokens", 3)) == 3
 
 
-def test_the_windows_that_the_warning_advises_are_windows_over_records():
+@pytest.mark.parametrize("field", ["image", None])
+def test_the_windows_that_the_warning_advises_are_windows_over_records(field):
     ref = pictures((4, 4))
+    if field is None:
+        ref = yogadl.from_source(np.stack([record["image"] for record in ref]))
     with pytest.warns(UserWarning, match="rows of pixels") as caught:
-        ref.chunks("image", 3)
-    advice = str(caught[0].message).partition("first indices: ")[2].partition(". For several")[0]
-    windows = eval(advice, {"yogadl": yogadl, "ref": ref})
-    assert [window["image"][:, 0, 0].tolist() for window in windows] == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
-    batches = list(windows.stream().batch(2))
-    assert [batch["image"].shape for batch in batches] == [(2, 3, 4, 4), (1, 3, 4, 4)]
+        ref.chunks(field, 3)
+    advice = str(caught[0].message).partition("windows of 3 records: ")[2].partition(". For several")[0]
+    windows = eval(advice, {"ref": ref})
+    first = [np.asarray(window["image"] if field else window)[:, 0, 0].tolist() for window in windows]
+    assert first == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    batches = [batch["image"] if field else batch for batch in windows.stream().batch(2)]
+    assert [batch.shape for batch in batches] == [(2, 3, 4, 4), (1, 3, 4, 4)]
 
 
 @pytest.mark.parametrize("parents", [1, 2])

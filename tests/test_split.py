@@ -444,6 +444,7 @@ UNDIVIDED = {
     "joined": (lambda ref: yogadl.concat([numbers(3), ref.fields("id").map(dict)]), "split each, and"),
     "sample": (lambda ref: ref.sampled().at(0)[1:], "split the records first"),
     "chunks": (lambda ref: tokenised(ref).chunks("t", 2), "split the records first"),
+    "windows": (lambda ref: ref.windows({"id": [-1, 0]}, None), "split the records first"),
     "packed": (
         lambda ref: tokenised(ref).packed(4, fields="t").at(0),
         "split the records first",

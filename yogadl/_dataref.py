@@ -337,38 +337,47 @@ class RecordsRef(StreamedRef[Item_co]):
     @explains_names()
     def windows(
         self,
-        offsets: Mapping[Any, Sequence[int]],
+        offsets: Mapping[Any, Sequence[float]],
         within: str | int | None,
         *,
         stride: int = 1,
         ends: str = "repeat",
-        masks: str | None = "{}_is_pad",
+        masks: str | bool | None = True,
         drop_first: int = 0,
         drop_last: int = 0,
+        time: str | int | None = None,
+        fps: float | None = None,
+        tolerance_s: float = 1e-4,
     ) -> "RecordsRef":
         """Return windows of time: each record, the window's anchor, with some before and after it.
 
         No window goes beyond its anchor's episode. The episodes follow one another in the order in which they
-        begin. The field `within` is read once, now, and what was found is kept next to the cache; it takes 8
+        begin. The field `within` is read once, now, and what was found is kept next to the cache; it takes 16
         bytes of memory an episode, and 8 bytes a record if the records of an episode do not lie side by side.
 
         Args:
-            offsets: For each field, which records a window has its values of, counted from the anchor: a
-                value gets a new first axis of that length. A json value becomes a list. Of other fields a
-                window has the anchor's value. A slash leads to a nested field.
+            offsets: For each field, which records a window has its values of, counted from the anchor:
+                numbers of one shape get a new first axis of that length; of bytes, str, json and values of
+                varying shape there is a list. Of other fields a window has the anchor's value. A slash leads
+                to a nested field.
             within: The field that numbers the episode of each record: one integer, date, str or bytes. None:
                 all records are one episode.
             stride: Only every so manyth record of an episode, from its first one, is an anchor.
             ends: "repeat": beyond an end of the episode, the record at this end is repeated. "drop": there
                 are only windows that lie within the episode.
             masks: With "repeat", the name of a further field for each field of `offsets`: whether each value
-                is a repeated one. None: no such fields.
+                is a repeated one. True: "{}_is_pad"; with "drop" there is none. None: no such fields.
             drop_first: How many records at the beginning of an episode are no anchors.
             drop_last: How many at its end are none.
+            time: The field of each record's time in seconds, one number. All times are read now, once, and
+                compared with those that the offsets want.
+            fps: How many records a second there are: offsets are seconds, and the record that many seconds
+                from the anchor is ``round(seconds * fps)`` records from it.
+            tolerance_s: By how much the time of a record of a window may differ from the wanted one.
 
         Raises:
-            ConfigurationError: if there is no such field or it makes no windows, there is no window, or an
-                argument makes no sense.
+            ConfigurationError: if there is no such field or it makes no windows, there is no window, a time
+                differs by more than the tolerance, or an argument makes no sense.
 
         Example:
             >>> import yogadl
@@ -379,7 +388,8 @@ class RecordsRef(StreamedRef[Item_co]):
         """
         from yogadl._views.windows import WindowedRecords, Windowing  # imported only when making windows
 
-        windowing = Windowing(offsets, within, stride, ends, masks, drop_first, drop_last)
+        ticks = time, fps, tolerance_s
+        windowing = Windowing(offsets, within, stride, ends, masks, drop_first, drop_last, *ticks)
         return RecordsRef(WindowedRecords(self._records, windowing))
 
     @explains_names()

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from yogadl._core.arguments import explains_names
+from yogadl._core.arguments import explains_names, in_words
 from yogadl._core.protocols import (
     Column,
     DataRef,
@@ -15,6 +15,7 @@ from yogadl._core.protocols import (
     RandomAccess,
     lineage_of,
     metadata_of,
+    views_of,
 )
 from yogadl._core.spec import Spec
 from yogadl._order import GROUPS, Blocks, BlocksOfGroups, Drawn, Mixture
@@ -105,7 +106,9 @@ class StreamedRef(DataRef[Item_co]):
 
     def __repr__(self) -> str:
         lineage = self.lineage
-        what = f"{len(self)} records, fingerprint {self.fingerprint}"
+        index_bytes = sum(view.index_bytes for view in views_of(self._records))
+        index = f", an index of {in_words(index_bytes)} in memory" * bool(index_bytes)
+        what = f"{len(self)} records{index}, fingerprint {self.fingerprint}"
         if lineage is not None and lineage.tag is not None:
             what = f"{lineage.id!r} version {lineage.version!r} (tag {lineage.tag!r}): {what}"
         return f"<{type(self).__name__} of {what}>"

@@ -71,15 +71,42 @@ def flipped(folder):
     return (storage.fetch("set", "1", check=check).stream(shuffle=True) for check in (True, False))
 
 
+def windows(folder, lists):
+    """Return a stream of windows of a cache: of an array, and in lists of bytes and of arrays that vary."""
+    steps = [
+        {
+            "id": np.int32(n),
+            "episode": np.int32(n // 7),
+            "x": np.float32([n, -n]),
+            "camera": bytes([65 + n % 26]) * (n % 3 + 1),
+            "tokens": np.arange(n % 4, dtype=np.int32),
+        }
+        for n in range(53)
+    ]
+    ref = yogadl.open_storage(folder).submit(steps, "steps", "1")
+    offsets = {"x": [-0.2, 0, 0.1], "camera": [-0.1, 0], "tokens": [0.1, 0]}
+    found = ref.windows(offsets, "episode", fps=10)
+    names = [name for name in map(str, found.spec.keys() or []) if name in ("x", "id", "x_is_pad", *lists)]
+    return found.fields(*names).stream(shuffle=True, shuffle_seed=3, num_shards=2)
+
+
+def values_of(column):
+    """Return what a column of bytes or of arrays has, in whatever the framework holds it."""
+    rows = column.numpy() if hasattr(column, "numpy") else column
+    return [row if isinstance(row, bytes) else np.asarray(row).tolist() for row in rows]
+
+
 class Adapter(AdapterContract):
     """The contract, and what this library's own adapters say besides.
 
     Attributes:
         names: Names that users of the framework would try, each with what the error says to write.
+        lists: The fields of `windows` that its batches can have.
         values: Options that make no sense, each with what the error says.
     """
 
     names = ()
+    lists = ("camera", "tokens")
     values = (*VALUES, *OF_EPOCHS)
 
     def test_values_that_make_no_sense_are_refused(self):
@@ -106,6 +133,17 @@ class Adapter(AdapterContract):
         assert sum(len(np.asarray(batch["id"])) for batch in self.begin(self.make(unchecked, 10))) == 101
         with pytest.raises((CacheFormatError, *self.errors), match="'set' version '1': field 'x', records"):
             list(self.begin(self.make(checked, 10)))
+
+    def test_windows_of_time_are_those_of_the_stream(self, tmp_path):
+        stream = windows(tmp_path, self.lists)
+        wanted = [*stream.batch(8)]
+        found = [*self.begin(self.make(stream, 8))]
+        for ours, theirs in zip(found, wanted, strict=True):
+            for name in theirs:
+                if name in self.lists:
+                    assert [values_of(column) for column in ours[name]] == list(map(values_of, theirs[name]))
+                else:
+                    assert np.array_equal(ours[name], theirs[name])
 
     def test_what_is_no_stream_and_what_is_no_argument_is_refused(self):
         check_refusals(lambda stream, **names: self.make(stream, 2, **names), self.names)

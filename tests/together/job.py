@@ -16,6 +16,7 @@ BROKEN = 41  # the last of so many records is broken, if another takes its place
 FILLED = {"id": yogadl.Leaf("int64")}
 ROW = 6  # tokens of a row; some documents are longer
 PADDING = -1
+STEPS = (-2, 0, 1)  # of a window of time
 
 
 def spread(record: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +73,21 @@ def values_of(ids: np.ndarray, width: int) -> np.ndarray:
     return (ids[:, None] * NOISE + np.arange(width)).astype(np.float32)
 
 
+def episodes_of(size: int) -> np.ndarray:
+    """Return the episode of each step: of some sizes they are scattered, of others side by side."""
+    return np.arange(size) % 5 if size == SIZES[1] else np.arange(size) // 9
+
+
+def around(size: int) -> np.ndarray:
+    """Return the records of the window of each record."""
+    episodes, found = episodes_of(size), np.empty((size, len(STEPS)), np.int64)
+    for episode in np.unique(episodes):
+        own = np.flatnonzero(episodes == episode)
+        places = np.arange(len(own))[:, None] + STEPS
+        found[own] = own[np.clip(places, 0, len(own) - 1)]
+    return found
+
+
 @dataclass(frozen=True)
 class Job:
     """What one rank reads: which cache, which share of it, in which batches, and from where on.
@@ -98,7 +114,8 @@ class Job:
         made: "packed": read rows of several documents, whose ids are lists of tokens; "bucketed": batches of
             documents of like length, where `batch_size` is None and a batch has one such list; "grouped":
             batches of documents of one length, alike; "sampled": records drawn with replacement; "flat":
-            those that `shared` makes of each record.
+            those that `shared` makes of each record; "windows": windows of time of `STEPS`, which have the id
+            of their anchor.
         groups: Window and lanes, where row groups of Parquet are shuffled.
         options: How the storage is opened.
     """
@@ -155,6 +172,8 @@ class Job:
             return ref.grouped(length_of, records=ROW)
         if self.made == "sampled":
             return ref.sampled(np.arange(len(ref)), records=len(ref) + 90)
+        if self.made == "windows":
+            return ref.windows({"x": STEPS}, "episode").fields("id", "x", "x_is_pad")
         return ref.flat_map(shared) if self.made == "flat" else ref
 
     def stream(self) -> Any:
@@ -199,6 +218,11 @@ class Job:
         ids = np.asarray(batch["id"])
         if "x" in batch:
             found = np.asarray(batch["x"])
+            if self.made == "windows":
+                records = around(int(self.version))[ids]
+                wanted = [values_of(each, found.shape[2]) for each in records.T]
+                assert np.array_equal(found, np.stack(wanted, 1))
+                return ids.tolist()
             assert np.array_equal(found, values_of(ids, found.shape[1]))
         return ids.tolist() if self.batch_size is not None else [ids.tolist()]
 

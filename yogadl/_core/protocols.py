@@ -356,6 +356,11 @@ class RandomAccess:
         return True
 
     @property
+    def index_bytes(self) -> int:
+        """The bytes of memory that each process holds to find what the records are made of."""
+        return 0
+
+    @property
     def stages(self) -> Sequence[Any]:
         """The functions of the user's that are called with each record."""
         return ()

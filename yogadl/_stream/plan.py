@@ -51,6 +51,8 @@ class Plan:
         chosen: The way that is taken: "ranges", "blocks" or "mirror"; "here" if nothing must be fetched.
         why: The reason for this way.
         of_blocks: Whether the order is of blocks.
+        index_bytes: The number of bytes that each process holds in memory to find what views have, such as
+            the episodes of windows.
     """
 
     records: int
@@ -60,6 +62,7 @@ class Plan:
     chosen: str = ""
     why: str = ""
     of_blocks: bool = False
+    index_bytes: int = 0
 
     def way(self, name: str) -> ReadingCost:
         """Return the cost of the way with a name.
@@ -77,6 +80,8 @@ class Plan:
     def __str__(self) -> str:
         epochs = f"{self.epochs:,} epoch{'s' * (self.epochs > 1)}"
         lines = [f"{epochs} of {self.records:,} records, {in_words(self.bytes)} in memory"]
+        if self.index_bytes:
+            lines[0] += f", besides an index of {in_words(self.index_bytes)}"
         if self.why:
             lines[0] += f": {self.chosen}, since {self.why}" if self.chosen else f": {self.why}"
         if self.ways and self.chosen != "here":
@@ -112,14 +117,12 @@ def plan(
     size_bytes = records * run.source.record_bytes
     views = list(views_of(run.source))
     caches = list(dict.fromkeys(view for view in views if isinstance(view, Stored)))
-    if not caches:
-        return Plan(
-            records, size_bytes, epochs, why="the records come from no storage, so the cost is unknown"
-        )
-    if not all(view.is_plannable for view in views):
-        return Plan(
-            records, size_bytes, epochs, why="the cost of chunks can't be planned; plan the documents"
-        )
+    index_bytes = sum(view.index_bytes for view in views)
+    why = "" if caches else "the records come from no storage, so the cost is unknown"
+    if caches and not all(view.is_plannable for view in views):
+        why = "the cost of chunks can't be planned; plan the documents"
+    if why:
+        return Plan(records, size_bytes, epochs, why=why, index_bytes=index_bytes)
     planners, share = _count_first_records(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
     costs_of_ways: dict[str, list[tuple[Any, ...]]] = {
@@ -138,7 +141,7 @@ def plan(
     }
     names = [name for name in ("ranges", "blocks", "mirror", "here") if name in {name for name, _ in choices}]
     why = "; ".join(sorted({why for _, why in choices}))
-    return Plan(records, size_bytes, epochs, ways, " and ".join(names), why, of_blocks)
+    return Plan(records, size_bytes, epochs, ways, " and ".join(names), why, of_blocks, index_bytes)
 
 
 def _count_first_records(

@@ -246,10 +246,9 @@ def _warn_of_pixels(field: str | int | None, leaf: Leaf, size: int) -> None:
     what = "a record" if field is None else f"field {field!r}"
     warnings.warn(
         f"chunks cuts values along their first axis, and {what} has the shape {leaf.shape}, as pictures "
-        f"have: a chunk would be {size} rows of pixels, not {size} pictures. For windows of {size} records, "
-        f"map their first indices: yogadl.from_source(range(len(ref) - {size - 1}), fingerprint=f'windows of "
-        f"{size}, {{ref.fingerprint}}').map(lambda first: ref.gather(range(first, first + {size}))). For "
-        "several pieces of each picture, use ref.flat_map",
+        f"have: a chunk would be {size} rows of pixels, not {size} pictures. For windows of {size} records: "
+        f'ref.windows({{{field!r}: range({size})}}, within=None, ends="drop"). For several pieces of each '
+        "picture, use ref.flat_map",
         UserWarning,
         stacklevel=users_level(),
     )

@@ -209,8 +209,8 @@ def _undivided(base: RandomAccess) -> tuple[str, str] | None:
     """Return why records can't be divided by the versions of a dataset, and what to do; None if they can."""
     if base.is_drawn or isinstance(base, View):
         return (
-            "samples, packed rows, batches and chunks are of records of several versions, and grows=True "
-            "can't divide them",
+            "samples, packed rows, batches, chunks and windows are of records of several versions, and "
+            "grows=True can't divide them",
             "split the records first, and make them of each share",
         )
     if base.parents:

@@ -1,19 +1,22 @@
 """Make windows of time: each record with some of those before and after it in its episode."""
 
 import copy
+import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.arguments import int_argument
+from yogadl._core.arguments import fraction_argument, int_argument
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
 from yogadl._core.protocols import Announced, Column, Indices, Memory, OnPlanned, RandomAccess, Stored
-from yogadl._core.spec import JSON, DictNode, Leaf, Node, Spec, is_too_large
+from yogadl._core.spec import JSON, MAX_FIELDS, DictNode, Leaf, Node, SequenceNode, Spec, is_too_large
 from yogadl._order.keys import RECORDS_LIMIT
 from yogadl._order.lengths import KeptPlan, kept, offsets_of, ramps
 from yogadl._views.chosen import KeptAt, find_stored
@@ -34,6 +37,8 @@ _MAGIC: Final = b"windows1"
 
 _Offsets = tuple[int, ...]
 _ANCHOR: Final[_Offsets] = (0,)
+# Pairs of an offset and the seconds that it is made of, each with a field that has it.
+_Seconds = dict[tuple[int, float], Any]
 
 
 class Windowing(NamedTuple):
@@ -43,9 +48,20 @@ class Windowing(NamedTuple):
     within: Any
     stride: Any = 1
     ends: Any = "repeat"
-    masks: Any = "{}_is_pad"
+    masks: Any = True
     drop_first: Any = 0
     drop_last: Any = 0
+    time: Any = None
+    fps: Any = None
+    tolerance_s: Any = 1e-4
+
+
+class _FieldMade(NamedTuple):
+    """What a field of windows is made of: the parent's field, its mask, or a single step of its values."""
+
+    number: int
+    is_mask: bool = False
+    step: int | None = None
 
 
 @frozen
@@ -65,6 +81,10 @@ class Episodes:
     def starts(self) -> Indices:
         """The place of the first record of each episode."""
         return np.concatenate([np.zeros(min(1, len(self.ends)), np.int64), self.ends[:-1]])
+
+    def bounds(self, which: Indices) -> tuple[Indices, Indices]:
+        """Return of these episodes the place of the first record, and that after the last one."""
+        return np.where(which > 0, self.ends[which - 1], 0), self.ends[which]
 
     @property
     def digests(self) -> tuple[str, str | None]:
@@ -120,8 +140,8 @@ class _Anchors(NamedTuple):
 class WindowedRecords(View, ComposedRecords):
     """Windows of records: of some fields a window has the values of several records, of others the anchor's.
 
-    Which records are of one episode is worked out once and kept beside the cache. It takes 8 bytes an episode
-    in each process, and 8 bytes a record if the records of an episode do not lie side by side.
+    Which records are of one episode is worked out once and kept beside the cache. It takes 16 bytes for each
+    episode in each process, and 8 for each record if the records of an episode do not lie side by side.
 
     Args:
         parent: The records.
@@ -140,8 +160,9 @@ class WindowedRecords(View, ComposedRecords):
         if windowing.ends not in ("repeat", "drop"):
             raise ConfigurationError(f'ends must be "repeat" or "drop", not {windowing.ends!r:.100}')
         self._drops = windowing.ends == "drop"
-        self._offsets = _checked_offsets(parent.spec, windowing.offsets)
-        named = {} if self._drops else _mask_names(parent.spec, self._offsets, windowing.masks)
+        fps, time, tolerance_s = _checked_clock(parent.spec, windowing)
+        self._offsets, seconds = _checked_offsets(parent.spec, windowing.offsets, fps)
+        named = _mask_names(parent.spec, self._offsets, windowing.masks, drops=self._drops)
         self.spec, self._sources = _windowed_spec(parent.spec, self._offsets, named)
         arguments = windowing.stride, windowing.drop_first, windowing.drop_last
         self._stride, self._drop_first, self._drop_last = (
@@ -149,8 +170,8 @@ class WindowedRecords(View, ComposedRecords):
             for name, argument in zip(("stride", "drop_first", "drop_last"), arguments, strict=True)
         )
         fixed = [field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed]
-        rest_bytes = 0 if len(fixed) == len(self.spec.fields) else parent.record_bytes
-        self.record_bytes = max(1, sum(fixed) + rest_bytes)
+        steps = [len(self._offsets.get(number, _ANCHOR)) for number in self._varying]
+        self.record_bytes = max(1, sum(fixed) + max(steps, default=0) * parent.record_bytes)
         self._within = None
         if windowing.within is not None:
             self._within = number_of(parent.spec, windowing.within, "an episode's number")
@@ -159,11 +180,19 @@ class WindowedRecords(View, ComposedRecords):
         self._kept: KeptAt | None = None
         self._found: tuple[Episodes, Indices] | None = None
         self._identify(self._find_episodes())
+        if time is not None:
+            self._check_times(time, seconds, tolerance_s)
         if len(parent) and not len(self):
             raise ConfigurationError(
                 f"none of the {len(parent)} records has such a window: each is too near to an end of its "
                 'episode. Write ends="repeat", smaller offsets, or a smaller drop_first or drop_last'
             )
+
+    @property
+    def _varying(self) -> list[int]:
+        """The numbers of the parent's fields whose values are not stacked."""
+        fields = self.parent.spec.fields
+        return [number for number, field in enumerate(fields) if not field.leaf.is_fixed]
 
     def _identify(self, episodes: Episodes) -> None:
         """Name the windows of these episodes."""
@@ -221,6 +250,13 @@ class WindowedRecords(View, ComposedRecords):
                 found = self._found
         return found
 
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the index of episodes."""
+        episodes, firsts = self._plan
+        order_bytes = 0 if episodes.order is None else episodes.order.nbytes
+        return episodes.ends.nbytes + firsts.nbytes + order_bytes
+
     def _find_episodes(self) -> Episodes:
         """Return the episodes: as kept beside the cache, or worked out now, and keep them."""
         count = len(self.parent)
@@ -267,12 +303,11 @@ class WindowedRecords(View, ComposedRecords):
         episodes, firsts = self._plan
         first, _, stride = self._bounds()
         which = np.searchsorted(firsts, windows, "right") - 1
-        ends = episodes.ends[which]
-        starts = np.where(which > 0, episodes.ends[which - 1], 0)
+        starts, ends = episodes.bounds(which)
         places = starts + first + (windows - firsts[which]) * stride
         return _Anchors(places[:, None], starts[:, None], ends[:, None])
 
-    def _steps(self, offsets: _Offsets) -> Indices:
+    def _steps(self, offsets: Sequence[int]) -> Indices:
         count = len(self.parent)
         return np.array([max(-count, min(offset, count)) for offset in offsets], np.int64)
 
@@ -291,6 +326,50 @@ class WindowedRecords(View, ComposedRecords):
         are_repeated: NDArray[np.bool_] = (places < anchors.starts) | (places >= anchors.ends)
         return are_repeated
 
+    def _check_times(self, number: int, seconds: _Seconds, tolerance_s: float) -> None:
+        """Compare the times of the records of all windows with the wanted ones; each time is read once.
+
+        As many times are in memory as are read at once and lie within the offsets.
+
+        Raises:
+            ConfigurationError: if one differs by more than the tolerance.
+        """
+        episodes, count = self._plan[0], len(self.parent)
+        seen = ProjectedRecords(self.parent, Spec(self.parent.spec.fields[number].leaf), (number,))
+        far = max(abs(int(step)) for step in self._steps([rows for rows, _ in seconds]))
+        times, begin = np.empty(0), 0
+        for places in stretches_of(seen, 0, count):
+            first = max(begin, int(places[0]) - far)
+            [read] = seen.columns(places if episodes.order is None else episodes.order[places])
+            times = np.concatenate([times[first - begin :], np.asarray(read, np.float64)])
+            begin = first
+            starts, ends = episodes.bounds(np.searchsorted(episodes.ends, places, "right"))
+            for (rows, wanted_s), name in seconds.items():
+                [step] = self._steps([rows])
+                anchors = places - max(0, int(step))  # the anchor or its other record is the later one
+                are_inside = (places - abs(step) >= starts) & self._are_anchors(anchors, starts, ends)
+                anchors = anchors[are_inside]
+                wanted = times[anchors - begin] + wanted_s
+                found = times[anchors + step - begin]
+                are_off = np.flatnonzero(~(np.abs(found - wanted) <= tolerance_s))
+                if len(are_off):
+                    pair = np.array([anchors[are_off[0]], anchors[are_off[0]] + step])
+                    anchor, record = pair if episodes.order is None else episodes.order[pair]
+                    raise ConfigurationError(
+                        f"record {anchor}: {wanted_s:g} s from it, field {name!r} wants the time "
+                        f"{wanted[are_off[0]]:.9g}, and record {record} there, {abs(step)} records "
+                        f"{'before' if step < 0 else 'after'} it, has {found[are_off[0]]:.9g}: pass the fps= "
+                        "of these records, multiples of 1 / fps as offsets, a larger tolerance_s than "
+                        f"{tolerance_s:g}, or no time=, so that records are taken by their number alone"
+                    )
+
+    def _are_anchors(self, places: Indices, starts: Indices, ends: Indices) -> NDArray[np.bool_]:
+        """Return at which places a window has its anchor."""
+        first, last, stride = self._bounds()
+        inside = places - starts - first
+        are_anchors: NDArray[np.bool_] = (inside >= 0) & (inside % stride == 0) & (places < ends - last)
+        return are_anchors
+
     # Reading.
 
     def columns(
@@ -303,16 +382,17 @@ class WindowedRecords(View, ComposedRecords):
         anchors = self._anchors(indices)
         found = self._read(anchors, self._sets(numbers), memory)
         columns: list[Column] = []
-        for number, is_mask in (self._sources[number] for number in numbers):
-            columns.append(self._mask(anchors, self._offsets[number]) if is_mask else found[number])
+        for number, is_mask, step in (self._sources[number] for number in numbers):
+            column = self._mask(anchors, self._offsets[number]) if is_mask else found[number]
+            columns.append(column if step is None else [values[step] for values in column])
         return columns
 
     def _sets(self, numbers: Iterable[int]) -> dict[_Offsets, list[int]]:
         """Return the parent's fields that these fields are made of, by their offsets."""
         sets: dict[_Offsets, list[int]] = {}
-        for number, is_mask in (self._sources[number] for number in numbers):
-            if not is_mask:
-                sets.setdefault(self._offsets.get(number, _ANCHOR), []).append(number)
+        sources = [self._sources[number] for number in numbers]
+        for number in dict.fromkeys(source.number for source in sources if not source.is_mask):
+            sets.setdefault(self._offsets.get(number, _ANCHOR), []).append(number)
         return sets
 
     def _read(
@@ -447,8 +527,42 @@ def _episodes_by_reading(seen: RandomAccess) -> Episodes:
     return Episodes(np.cumsum(counts)[is_last], ramps(begin[by_episode], counts))
 
 
-def _checked_offsets(spec: Spec, offsets: Any) -> dict[int, _Offsets]:  # Any: the value is checked here
-    """Return the offsets of each field, by its number.
+def _checked_clock(spec: Spec, windowing: Windowing) -> tuple[float | None, int | None, float]:
+    """Return how many records a second has, the number of the field of times, and the tolerance.
+
+    Raises:
+        ConfigurationError: if these make no sense.
+    """
+    tolerance_s = _above_zero("tolerance_s", windowing.tolerance_s)
+    if windowing.fps is None:
+        if windowing.time is not None:
+            raise ConfigurationError(
+                f"time={windowing.time!r:.100} needs fps=, the number of records a second, such as fps=30: "
+                "offsets in seconds are found by it, and then compared with the times"
+            )
+        return None, None, tolerance_s
+    fps = _above_zero("fps", windowing.fps)
+    if windowing.time is None:
+        return fps, None, tolerance_s
+    number = number_of(spec, windowing.time, "a time")
+    leaf = spec.fields[number].leaf
+    if leaf.shape != () or not leaf.is_numeric or leaf.numpy_dtype.kind not in "iuf":
+        raise ConfigurationError(
+            f"time={windowing.time!r} is {leaf.dtype} of shape {leaf.shape}: name a field that is one number "
+            "of seconds a record"
+        )
+    return fps, number, tolerance_s
+
+
+def _above_zero(name: str, value: Any) -> float:
+    fraction = fraction_argument(name, value)
+    return float(fraction) if fraction < RECORDS_LIMIT else float(RECORDS_LIMIT)
+
+
+def _checked_offsets(
+    spec: Spec, offsets: Any, fps: float | None
+) -> tuple[dict[int, _Offsets], _Seconds]:  # Any: the value is checked here
+    """Return the offsets of each field, by its number; and the seconds that they are made of, if they are.
 
     Raises:
         ConfigurationError: if these are none, or the values of a field make no windows.
@@ -459,20 +573,25 @@ def _checked_offsets(spec: Spec, offsets: Any) -> dict[int, _Offsets]:  # Any: t
             f"range(16)}}, not {offsets!r:.100}"
         )
     found: dict[int, _Offsets] = {}
+    seconds: _Seconds = {}
     for name, given in offsets.items():
         number = number_of(spec, name, "put into windows")
         leaf = spec.fields[number].leaf
         if isinstance(given, Sized) and is_too_large((len(given), *(leaf.shape or ()))):
             raise ConfigurationError(f"{len(given)} offsets of field {name!r} are too many for numpy")
-        found[number] = _offsets_of_field(name, given)
-        if leaf.dtype != JSON and not leaf.is_fixed:
-            kind = f"is {leaf.dtype}" if not leaf.is_numeric else f"has the shape {leaf.shape}, which varies"
+        if fps is None:
+            found[number] = _offsets_of_field(name, given)
+        else:
+            wanted = _seconds_of_field(name, given)
+            rows = (max(-RECORDS_LIMIT, min(each * fps, RECORDS_LIMIT)) for each in wanted)
+            found[number] = tuple(map(round, rows))
+            seconds |= dict.fromkeys(zip(found[number], wanted, strict=True), name)
+        if leaf.dtype != JSON and not leaf.is_fixed and len(found[number]) > MAX_FIELDS:
             raise ConfigurationError(
-                f"field {name!r} {kind}, and a window stacks values of one shape: leave it out of offsets, "
-                "for the anchor's own value, or make it numbers of one shape, or a json value, before: "
-                "ref.map(...).windows(...)"
+                f"{len(found[number])} offsets of field {name!r} are too many: its values are not stacked, "
+                f"and each one is a field of the window, of which there are at most {MAX_FIELDS}"
             )
-    return found
+    return found, seconds
 
 
 def _offsets_of_field(name: Any, given: Any) -> _Offsets:
@@ -483,37 +602,62 @@ def _offsets_of_field(name: Any, given: Any) -> _Offsets:
     if not found or isinstance(given, str | bytes):
         raise ConfigurationError(
             f"the offsets of field {name!r} must be whole numbers, such as [-1, 0] or range(16), not "
-            f"{given!r:.100}. For seconds: [round(seconds * fps) for seconds in ...]"
+            f"{given!r:.100}. For seconds, pass fps=, the number of records a second"
         )
     return found
 
 
-def _mask_names(spec: Spec, offsets: Iterable[int], masks: Any) -> dict[int, str]:
-    """Return the name of the mask of each field, by the field's number."""
-    if masks is None:
+def _seconds_of_field(name: Any, given: Any) -> tuple[float, ...]:
+    listed = [] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [*given]
+    are_numbers = all(isinstance(each, Real) and not isinstance(each, bool | np.bool_) for each in listed)
+    try:
+        found = tuple(float(each) for each in listed) if are_numbers else ()
+    except OverflowError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise ConfigurationError(
+            f"with fps=, the offsets of field {name!r} must be numbers of seconds, such as [-0.1, 0], not "
+            f"{given!r:.100}"
+        )
+    return found
+
+
+def _mask_names(spec: Spec, offsets: Iterable[int], masks: Any, *, drops: bool) -> dict[int, str]:
+    """Return the name of the mask of each field, by the field's number.
+
+    Raises:
+        ConfigurationError: if `masks` is no such name, or there is nothing to mask.
+    """
+    if masks is None or masks is False or (drops and masks is True):
         return {}
-    if not isinstance(masks, str) or "{}" not in masks:
+    name = "{}_is_pad" if masks is True else masks
+    if not isinstance(name, str) or "{}" not in name:
         raise ConfigurationError(
             f'masks must be a name with {{}} for that of a field, such as "{{}}_is_pad", or None for no '
             f"masks, not {masks!r:.100}"
         )
-    return {number: masks.replace("{}", spec.fields[number].name) for number in offsets}
+    if drops:
+        raise ConfigurationError(
+            f'masks={masks!r:.100} with ends="drop" makes no sense: no value of such a window is repeated. '
+            'Leave out masks=, or write ends="repeat"'
+        )
+    return {number: name.replace("{}", spec.fields[number].name) for number in offsets}
 
 
 def _windowed_spec(
     spec: Spec, offsets: Mapping[int, _Offsets], masks: Mapping[int, str]
-) -> tuple[Spec, list[tuple[int, bool]]]:
-    """Return the spec of windows, and for each of its fields the parent's, and whether it is a mask of that.
+) -> tuple[Spec, list[_FieldMade]]:
+    """Return the spec of windows, and what each of its fields is made of.
 
     A mask lies beside its field, if its name begins as that of the field, and else in the record itself.
     """
-    sources, rest = list[tuple[int, bool]](), dict(masks)
+    sources, rest, numbers = list[_FieldMade](), dict(masks), itertools.count()
 
     def with_masks(node: DictNode, path: str, of: Iterable[int]) -> DictNode:
         inside = f"{path}/" if path else ""
         beside = [number for number in of if number in rest and rest[number].startswith(inside)]
         keys = [rest.pop(number).removeprefix(inside) for number in beside]
-        sources.extend((number, True) for number in beside)
+        sources.extend(_FieldMade(number, is_mask=True) for number in beside)
         both = list(map(str, [*node.keys, *keys]))
         for key in keys:
             if both.count(key) > 1 or not key:
@@ -526,8 +670,12 @@ def _windowed_spec(
 
     def rebuilt(node: Node, path: str) -> Node:
         if isinstance(node, Leaf):
-            number = sum(not is_mask for _, is_mask in sources)
-            sources.append((number, False))
+            number = next(numbers)
+            if number in offsets and node.dtype != JSON and not node.is_fixed:
+                steps = range(len(offsets[number]))
+                sources.extend(_FieldMade(number, step=step) for step in steps)
+                return SequenceNode("list", tuple(node for _ in steps))
+            sources.append(_FieldMade(number))
             if number not in offsets or node.dtype == JSON:
                 return node
             return Leaf(node.dtype, (len(offsets[number]), *(node.shape or ())))
@@ -535,7 +683,7 @@ def _windowed_spec(
         for key, child in zip(node.keys, node.children, strict=True):
             children.append(rebuilt(child, f"{path}/{key}" if path else str(key)))
             if isinstance(child, Leaf):
-                own.append(sources[-1][0])
+                own.append(sources[-1].number)
         made = replace(node, children=tuple(children))
         return with_masks(made, path, own if path else masks) if isinstance(made, DictNode) else made
 

@@ -72,6 +72,14 @@ def test_views_filters_and_functions_are_read_as_they_are(ref):
     assert [row["record"] for row in read(doubled).take_all()] == [0, 2, 4, 6, 8]
 
 
+def test_windows_of_time_are_read_with_a_column_for_each_step_of_a_list(ref):
+    found = read(ref.windows({"x": [-1, 0], "raw": [0, 1]}, None)[:9]).take_all()
+    for n, row in enumerate(found):
+        assert row["x"][:, 0, 0].tolist() == [max(0, n - 1), n]
+        assert [row["raw/0"], row["raw/1"]] == [bytes([k]) * (k % 5) for k in (n, n + 1)]
+        assert row["x_is_pad"].tolist() == [n == 0, False]
+
+
 def test_arrays_that_could_vary_and_are_all_of_one_shape_are_read_as_what_they_are(cached):
     ref = cached([{"tokens": np.arange(4), "two": np.ones((2, n % 2 + 1))} for n in range(9)])
     same = ref.select([0, 2, 4])

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -573,6 +574,30 @@ def test_files_that_are_none(storage, tmp_path, size):
     )
     with pytest.raises(UnsupportedDataError, match=r"a.parquet"):
         storage.adopt(tmp_path / "a.parquet", "rows", "1")
+
+
+def test_windows_decode_each_group_once_a_batch_and_of_it_only_the_columns_in_use(ref, monkeypatch):
+    windows = ref.windows({"pair": [-1, 0], "raw": [0, 300]}, None).fields("n", "pair", "raw")
+    decoded, opened = [], pq.ParquetFile
+
+    def noted(file, metadata=None, **options):
+        found = opened(file, metadata=metadata, **options)
+        if metadata is None:  # a footer is read
+            return found
+
+        def read_row_group(number, column_indices, **options):
+            names = [metadata.schema.column(column).path.partition(".")[0] for column in column_indices]
+            decoded.extend((metadata.num_rows, number, name) for name in names)
+            return found.reader.read_row_group(number, column_indices=column_indices, **options)
+
+        return SimpleNamespace(reader=SimpleNamespace(read_row_group=read_row_group))
+
+    monkeypatch.setattr(pq, "ParquetFile", noted)
+    batch = windows.gather([5, 6, 250, 1001])
+    assert batch["pair"][:, :, 0].tolist() == [[4, 5], [5, 6], [249, 250], [1000, 1001]]
+    assert batch["raw"][1] == [bytes([k % 256]) * (k % 7) for k in (305, 306, 550, 1301)]
+    assert len(set(decoded)) == len(decoded) > 0
+    assert {column for _, _, column in decoded} == {"n", "pair", "raw"}
 
 
 def test_a_group_is_decoded_once_by_many_threads(ref, monkeypatch):

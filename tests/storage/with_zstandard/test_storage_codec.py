@@ -304,6 +304,21 @@ def test_a_document_of_many_rows_is_decoded_once(storage, monkeypatch, kept_byte
     assert np.array_equal(windows.gather([9, 3])["tokens"], made[0].reshape(-1, 500)[[9, 3]])
 
 
+@pytest.mark.parametrize("field", ["x", "raw"])
+def test_a_record_of_several_windows_is_decoded_once_a_batch(storage, monkeypatch, field):
+    rows = np.arange(40 * 500, dtype=np.int32).reshape(40, 500) % 7
+    made = [{"x": row, "raw": row.tobytes()} for row in rows]
+    storage.submit(made, "d", "1", codec="zstd")
+    frames = []
+    decode = Decoder.decode
+    monkeypatch.setattr(
+        Decoder, "decode", lambda self, *given: frames.extend(given[1].tolist()) or decode(self, *given)
+    )
+    windows = storage.fetch("d", "1").windows({field: [-1, 0, 0, 2]}, None)
+    windows.fields(field).gather([7, 9, 8, 8, 30])
+    assert len(frames) == len({6, 7, 8, 9, 10, 11, 29, 30, 32})
+
+
 @pytest.mark.parametrize("prefetch", [{"threads": 2}, {"workers": 2}], ids=str)
 def test_threads_and_workers_read_the_same(storage, prefetch):
     made = records(0, 200)

@@ -26,6 +26,7 @@ class Loop:
 
 class TestIterableDataset(Adapter):
     second = 0
+    lists = ()  # a row has each list, and datasets makes its batches of rows
     # It begins at no cursor, knows no padding, and is batched by others.
     test_a_finished_epoch_is_passed_over_on_request = None
     test_a_stream_that_begins_late_has_a_short_first_epoch = None

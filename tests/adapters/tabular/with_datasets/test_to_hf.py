@@ -259,6 +259,12 @@ def test_views_and_single_values(ref):
     assert packed.at(0).to_hf()[0]["tokens"] == packed.at(0)[0]["tokens"].tolist()
 
 
+def test_rows_of_windows_of_time(ref):
+    found = ref.windows({"n": [-0.5, 0], "raw": [0, 0.5]}, None, fps=2).fields("n", "raw", "n_is_pad").to_hf()
+    assert found[0] == {"n": [0, 0], "raw": {"0": b"\0", "1": b"\1"}, "n_is_pad": [True, False]}
+    assert found[7:9]["n"] == [[6, 7], [7, 8]]
+
+
 def test_what_reads_all_rows_into_memory_is_refused_if_they_are_many(ours, monkeypatch):
     set_constants(monkeypatch, HF_MOST_BYTES=ours.data.nbytes - 1)
     with pytest.raises(ConfigurationError, match="this reads all records into memory"):
