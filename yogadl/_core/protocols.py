@@ -351,11 +351,6 @@ class RandomAccess:
         return 1.0
 
     @property
-    def is_plannable(self) -> bool:
-        """Whether it is known without reading what is read of the parents."""
-        return True
-
-    @property
     def stages(self) -> Sequence[Any]:
         """The functions of the user's that are called with each record."""
         return ()
@@ -421,11 +416,19 @@ class Stored(RandomAccess):
         """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         raise NotImplementedError
 
-    def hold(self, indices: Indices, fields: Sequence[int] | None, held: Any, *, entries: bool) -> None:
+    def hold(
+        self,
+        indices: Indices,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: Any,
+        *,
+        entries: bool,
+    ) -> None:
         """Begin to read the records that are not on this machine, and let `held` keep them.
 
         The first call reads the entries of values (`entries`); the second reads the values and waits for the
-        entries.
+        entries. With `stretches`, only these bytes of the one field's values are read.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
 from yogadl._core.process import PerProcess
-from yogadl._core.protocols import Announced, Int64s, Memory
+from yogadl._core.protocols import Announced, Int64s, Memory, Stretches
 from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, fields_of_columns
 from yogadl._foreign.parquet_columns import Footer, GroupDecoder, heap_values, parsed, release_memory
@@ -470,7 +470,15 @@ class GroupReader:
     def blocks(self, number: int) -> None:
         """Return no blocks."""
 
-    def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
+    def hold(
+        self,
+        indices: Int64s,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: HeldRows,
+        *,
+        entries: bool,
+    ) -> None:
         """Hold nothing: groups are held where they are decoded."""
 
 

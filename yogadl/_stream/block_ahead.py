@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from yogadl._core.process import PerProcess, ProcessLock
-from yogadl._core.protocols import Announced, Indices, OnPlanned, RandomAccess, Stored, views_of
+from yogadl._core.protocols import (
+    Announced,
+    Indices,
+    OnPlanned,
+    RandomAccess,
+    Stored,
+    Stretches,
+    views_of,
+)
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Rows, Shard
 
@@ -340,12 +348,16 @@ class BlockAhead:
         """Begin to read blocks, each whole and by itself, and keep them as long as the window."""
 
         def hold(
-            entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any
+            entries: bool,
+            cache: Any,
+            indices: Indices,
+            fields: Sequence[int] | None,
+            stretches: Stretches | None,
         ) -> Announced:
             store = (self._own.stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))
-                cache.hold(indices, fields, held, entries=entries)
+                cache.hold(indices, fields, stretches, held, entries=entries)
             elif not entries:
                 window.announced.append(cache.will_need(indices, fields))
             return Announced()

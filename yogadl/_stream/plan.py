@@ -116,10 +116,6 @@ def plan(
         return Plan(
             records, size_bytes, epochs, why="the records come from no storage, so the cost is unknown"
         )
-    if not all(view.is_plannable for view in views):
-        return Plan(
-            records, size_bytes, epochs, why="the cost of chunks can't be planned; plan the documents"
-        )
     planners, share = _count_first_records(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
     costs_of_ways: dict[str, list[tuple[Any, ...]]] = {
@@ -150,8 +146,8 @@ def _count_first_records(
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
         return planners[cache].add(indices, fields, stretches)
 
-    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> Any:
-        return planners[cache].add(indices, fields, is_block=True)
+    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
+        return planners[cache].add(indices, fields, stretches, is_block=True)
 
     run = make.run
     blocks = run.planned_blocks(hold) if is_of_blocks else None

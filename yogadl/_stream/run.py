@@ -325,9 +325,7 @@ class Run:
             return None
         if self.skipped is not None and ranks > 1:
             return None
-        views = list(views_of(self.source))
-        is_known = all(view.is_plannable for view in views)
-        if not (is_known and any(isinstance(view, Stored) for view in views)):
+        if not any(isinstance(view, Stored) for view in views_of(self.source)):
             return None
         return self.planned_blocks(None)
 

@@ -176,8 +176,6 @@ class ChunkedRecords(MadeRecords):
         has_tokens = stop > start  # empty documents may lie between two others
         return _ChunkStretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
 
-    is_plannable = False  # where a chunk lies is known only after documents were read
-
     def lower(
         self, indices: Indices, fields: Sequence[int] | None
     ) -> tuple[tuple[_ChunkStretches, int], Needs]:
@@ -187,6 +185,10 @@ class ChunkedRecords(MadeRecords):
         are_last = found.stop == ends - self._document_offsets()[found.document]
         cut = [self._number] if fields is None or 0 in fields else []
         return (found, len(indices)), Needs(found.document, (), cut, found.start, found.stop, are_last)
+
+    def record_lengths(self) -> Indices:
+        """Return the length of each document."""
+        return np.diff(self._document_offsets())
 
     def announced(self, rows: tuple[_ChunkStretches, int], needs: Needs) -> Indices:
         """Return the first and the last document of each chunk: the file holds the others between these two.

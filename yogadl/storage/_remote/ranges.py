@@ -5,11 +5,12 @@
 
 import itertools
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
@@ -62,6 +63,15 @@ def full_of(files: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, 
 def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
     """Return these ranges as spans."""
     return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+
+
+def runs_of(files: Int64s, positions: Int64s, lengths: Int64s, are_joined: NDArray[np.bool_]) -> Int64s:
+    """Return the numbers of those of these ranges that begin a run, in which each begins where one ends.
+
+    `are_joined` tells of each range but the first whether it may be in a run with that before it.
+    """
+    follows = (files[1:] == files[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & are_joined
+    return np.flatnonzero(np.concatenate([[True], ~follows]))
 
 
 def gap_of(table: PartTable, *, is_compared: bool) -> int:
@@ -344,6 +354,10 @@ class RangePolicy:
     def add_to_window(self, window: RangeHolder, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         """Request those of these ranges that a window does not have, merged into as few as possible."""
         files, positions, lengths = full_of(files, positions, lengths)
+        if len(files) > 1:
+            cells = positions // MOST_RANGE_BYTES
+            firsts = runs_of(files, positions, lengths, cells[1:] == cells[:-1])
+            files, positions, lengths = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             known = self._known()
@@ -367,9 +381,7 @@ class RangePolicy:
         """
         found, rows = dict[int, Extent](), self._known().rows
         for number, (key, span) in enumerate(zip(keys, spans, strict=True)):
-            extent = rows.get(key)
-            if extent is None or extent.stop < span[2] or extent.has_failed:
-                extent = next(filter(None, (window.find(key, span) for window in windows)), None)
+            extent = _found(rows, windows, key, span)
             if extent is not None:
                 found[number] = extent
         missing = [number for number in range(len(spans)) if number not in found]
@@ -380,6 +392,15 @@ class RangePolicy:
             rows.update((keys[number], found[number]) for number in missing)
             self._keep(extents, held)
         return extents
+
+    def _are_known(self, files: Int64s, positions: Int64s, lengths: Int64s) -> list[bool]:
+        """Return whether each of these ranges is in one that handles or windows have."""
+        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
+        with self._lock:
+            rows, windows = self._known().rows, living(self._known().windows)
+            return [
+                _found(rows, windows, key, span) is not None for key, span in zip(keys, spans, strict=True)
+            ]
 
     def _keep(self, extents: list[Extent], held: AnnouncedRanges) -> None:
         """Let a handle keep these ranges; drop the oldest ones that exceed the room, but not its last one."""
@@ -421,6 +442,16 @@ class RangePolicy:
         for extent, _ in reversed(requested) if is_urgent else requested:
             self._put(extent, is_urgent=is_urgent)
         return requested
+
+
+def _found(
+    rows: Mapping[int, Extent], windows: Sequence[RangeHolder], key: int, span: ByteSpan
+) -> Extent | None:
+    """Return the range of handles or of windows that has a span."""
+    extent = rows.get(key)
+    if extent is not None and extent.stop >= span[2] and not extent.has_failed:
+        return extent
+    return next(filter(None, (window.find(key, span) for window in windows)), None)
 
 
 class Pages:
@@ -558,6 +589,50 @@ class Ranges(RangePolicy):
             where = files[some], positions[some], lengths[some]
             found = iter(self.read(*where, keeps_pages=keeps_pages, held=held))
             return [next(found) if length else b"" for length in lengths.tolist()]
+        firsts = self._runs(files, positions, lengths, keeps_pages=keeps_pages)
+        if len(firsts) == len(files):
+            return self._read_each(files, positions, lengths, keeps_pages=keeps_pages, held=held)
+        where = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
+        runs = self._read_each(*where, keeps_pages=keeps_pages, held=held)
+        ends = np.split(positions + lengths, firsts[1:])
+        return [
+            memoryview(run)[start:end]
+            for run, begin, stops in zip(runs, where[1].tolist(), ends, strict=True)
+            for start, end in itertools.pairwise([0, *(stops - begin).tolist()])
+        ]
+
+    def _runs(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> Int64s:
+        """Return the numbers of those of these ranges that begin a run, each read as one range.
+
+        A run lies in one page, block or range that is here or requested: so none of it is requested anew.
+        """
+        every = np.arange(len(files))
+        if self.sums is not None:
+            blocks = self._blocks_of(files, positions, lengths)
+            return runs_of(files, positions, lengths, blocks[1:] == blocks[:-1])
+        if keeps_pages:
+            first, last = positions // PAGE_BYTES, (positions + lengths - 1) // PAGE_BYTES
+            return runs_of(files, positions, lengths, (first[:-1] == last[:-1]) & (first[:-1] == last[1:]))
+        firsts = runs_of(files, positions, lengths, np.ones(len(files) - 1, np.bool_))
+        counts = np.diff(firsts, append=len(files))
+        if len(firsts) == len(files):
+            return every
+        are_known = np.ones(len(firsts), np.bool_)
+        runs, sizes = np.flatnonzero(counts > 1), np.add.reduceat(lengths, firsts)
+        at = firsts[runs]
+        are_known[runs] = self._are_known(files[at], positions[at], sizes[runs])
+        return every[np.repeat(~are_known, counts) | np.isin(every, firsts)]
+
+    def _read_each(
+        self,
+        files: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        held: HeldRows | None,
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of these ranges, none of them empty; see `read`."""
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if self.sums is not None:
             return self._compared(self.sums, files, positions, lengths, is_kept=keeps_pages)
