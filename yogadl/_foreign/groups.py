@@ -505,7 +505,7 @@ class GroupPlanner:
         fields: Sequence[int] | None,
         stretches: Any = None,
         *,
-        is_block: bool = False,
+        window: tuple[int, str] | None = None,
     ) -> Announced:
         """Count the requests for these rows; see `Planner.add`."""
         if not len(indices):

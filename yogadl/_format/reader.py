@@ -272,8 +272,8 @@ class Reader:
             self._announce(indices[away], fields, held, entries=entries)
         else:
             assert fields is not None
-            items = (bounds[away] // stretches.item_bytes for bounds in stretches[:2])
-            self._announce_stretches(indices[away], fields[0], *items, held)
+            starts, stops = (bounds[away] // stretches.item_bytes for bounds in stretches[:2])
+            self._announce_stretches(indices[away], fields[0], starts, stops, held)
 
     def _announce(
         self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool = False

@@ -146,8 +146,14 @@ def _count_first_records(
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
         return planners[cache].add(indices, fields, stretches)
 
-    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
-        return planners[cache].add(indices, fields, stretches, is_block=True)
+    def hold(
+        window: tuple[int, str],
+        cache: Any,
+        indices: Indices,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+    ) -> Any:
+        return planners[cache].add(indices, fields, stretches, window=window)
 
     run = make.run
     blocks = run.planned_blocks(hold) if is_of_blocks else None

@@ -5,9 +5,11 @@
 
 import itertools
 import weakref
+from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
 
 Held = TypeVar("Held")
+Made = TypeVar("Made", bound=Extent)
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -215,14 +218,34 @@ class AnnouncedBlocks:
         return found
 
 
-class RangeHolder(Protocol):
-    """Ranges that are kept while a stream reads from them, by `HeldRanges` or by a plan."""
+class RangeHolder(Generic[Made]):
+    """Ranges that are kept while a stream reads from them, by `HeldRanges` or by a plan.
 
-    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
+    The caller of its methods has the lock of `Ranges`.
+    """
+
+    def __init__(self) -> None:
+        # The ranges, and the start of each if all files were joined, in order.
+        self._held: list[tuple[int, Made]] = []
+
+    def find(self, joined_start: int, span: ByteSpan) -> Made | None:
         """Return the range that has these bytes, which begin there if all files were joined."""
+        file, _, stop = span
+        place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        _, extent = self._held[place]
+        is_whole = extent.file == file and stop <= extent.stop and not extent.has_failed
+        return extent if is_whole else None
 
-    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
-        """Return a new range, which this window keeps."""
+    def make(self, span: ByteSpan, joined_start: int) -> Made:
+        """Return a new range, which `find` returns from now on; it begins there if all files were joined."""
+        extent = self._new(span)
+        insort(self._held, (joined_start, extent), key=itemgetter(0))
+        return extent
+
+    def _new(self, span: ByteSpan) -> Made:
+        raise NotImplementedError
 
 
 class _KnownRanges:
@@ -240,7 +263,7 @@ class _KnownRanges:
     def __init__(self) -> None:
         self.rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
         self.handles: list[weakref.ref[AnnouncedRanges]] = []
-        self.windows: list[weakref.ref[RangeHolder]] = []
+        self.windows: list[weakref.ref[RangeHolder[Any]]] = []
         self.pages = Extents()
         self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
         self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
@@ -351,7 +374,9 @@ class RangePolicy:
         with self._lock:
             self._take(keys, spans, held, is_urgent=False)
 
-    def add_to_window(self, window: RangeHolder, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add_to_window(
+        self, window: RangeHolder[Any], files: Int64s, positions: Int64s, lengths: Int64s
+    ) -> None:
         """Request those of these ranges that a window does not have, merged into as few as possible."""
         files, positions, lengths = full_of(files, positions, lengths)
         if len(files) > 1:
@@ -371,7 +396,7 @@ class RangePolicy:
         keys: list[int],
         spans: Sequence[ByteSpan],
         held: AnnouncedRanges | None,
-        windows: Sequence[RangeHolder] = (),
+        windows: Sequence[RangeHolder[Any]] = (),
         *,
         is_urgent: bool,
     ) -> list[Extent]:
@@ -445,7 +470,7 @@ class RangePolicy:
 
 
 def _found(
-    rows: Mapping[int, Extent], windows: Sequence[RangeHolder], key: int, span: ByteSpan
+    rows: Mapping[int, Extent], windows: Sequence[RangeHolder[Any]], key: int, span: ByteSpan
 ) -> Extent | None:
     """Return the range of handles or of windows that has a span."""
     extent = rows.get(key)
