@@ -184,6 +184,22 @@ class Stretches(NamedTuple):
     item_bytes: int
 
 
+class FirstRead(NamedTuple):
+    """What a process reads of a view's parent before it reads the view's first record.
+
+    Attributes:
+        records: The parent, or a view of it.
+        indices: The records that are read together.
+        fields: The numbers of the fields.
+        are_lengths: Whether only the lengths of the values are read.
+    """
+
+    records: Any
+    indices: Indices
+    fields: Sequence[int]
+    are_lengths: bool
+
+
 class Announced(NamedTuple):
     """The handle of what was announced: the bytes that arrive are kept for as long as it lives.
 
@@ -349,6 +365,10 @@ class RandomAccess:
     def parents_a_record(self) -> float:
         """The number of a parent's records that a record is made of, on average."""
         return 1.0
+
+    def first_reads(self) -> "Iterator[FirstRead]":
+        """Yield what a process reads of the parents before it reads the first record."""
+        return iter(())
 
     @property
     def stages(self) -> Sequence[Any]:

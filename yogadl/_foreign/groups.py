@@ -531,6 +531,10 @@ class GroupPlanner:
             self._planner.add_ranges(*map(np.concatenate, zip(*places, strict=True)), numbers)
         return Announced()
 
+    def add_lengths(self, indices: Int64s, fields: Sequence[int]) -> Announced:
+        """Count the requests for the lengths of values of these rows, whose groups are decoded for them."""
+        return self.add(indices, fields)
+
     def _share(self, share: float) -> float:
         """Return the share of an epoch's groups that was counted, given that of its rows."""
         return share if self._repeated else max(share, len(self._seen) / len(self._reader.directory.ends))

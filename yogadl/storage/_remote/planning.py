@@ -201,6 +201,16 @@ class Planner:
             self._announce(files, positions, lengths, keeps_pages=False)
         return found
 
+    def add_lengths(self, indices: Int64s, fields: Sequence[int]) -> Announced:
+        """Count the requests for the lengths of values of these records, which are read together."""
+        parts, rows = self._parts.locate(indices)
+        away = self._parts.are_records_away(parts)
+        if away is not None:
+            self._held = self._counter.new_held()
+            for number in fields:
+                self._add_rows(number, parts[away], rows[away], only_entries=True)
+        return Announced()
+
     def add_ranges(self, files: Int64s, positions: Int64s, lengths: Int64s, fields: Sequence[int]) -> None:
         """Count the requests for these bytes, which are announced together: values of records of fields."""
         for number in fields:

@@ -418,15 +418,6 @@ class RangePolicy:
             self._keep(extents, held)
         return extents
 
-    def _are_known(self, files: Int64s, positions: Int64s, lengths: Int64s) -> list[bool]:
-        """Return whether each of these ranges is in one that handles or windows have."""
-        keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
-        with self._lock:
-            rows, windows = self._known().rows, living(self._known().windows)
-            return [
-                _found(rows, windows, key, span) is not None for key, span in zip(keys, spans, strict=True)
-            ]
-
     def _keep(self, extents: list[Extent], held: AnnouncedRanges) -> None:
         """Let a handle keep these ranges; drop the oldest ones that exceed the room, but not its last one."""
         known = self._known()
@@ -614,50 +605,6 @@ class Ranges(RangePolicy):
             where = files[some], positions[some], lengths[some]
             found = iter(self.read(*where, keeps_pages=keeps_pages, held=held))
             return [next(found) if length else b"" for length in lengths.tolist()]
-        firsts = self._runs(files, positions, lengths, keeps_pages=keeps_pages)
-        if len(firsts) == len(files):
-            return self._read_each(files, positions, lengths, keeps_pages=keeps_pages, held=held)
-        where = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
-        runs = self._read_each(*where, keeps_pages=keeps_pages, held=held)
-        ends = np.split(positions + lengths, firsts[1:])
-        return [
-            memoryview(run)[start:end]
-            for run, begin, stops in zip(runs, where[1].tolist(), ends, strict=True)
-            for start, end in itertools.pairwise([0, *(stops - begin).tolist()])
-        ]
-
-    def _runs(self, files: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool) -> Int64s:
-        """Return the numbers of those of these ranges that begin a run, each read as one range.
-
-        A run lies in one page, block or range that is here or requested: so none of it is requested anew.
-        """
-        every = np.arange(len(files))
-        if self.sums is not None:
-            blocks = self._blocks_of(files, positions, lengths)
-            return runs_of(files, positions, lengths, blocks[1:] == blocks[:-1])
-        if keeps_pages:
-            first, last = positions // PAGE_BYTES, (positions + lengths - 1) // PAGE_BYTES
-            return runs_of(files, positions, lengths, (first[:-1] == last[:-1]) & (first[:-1] == last[1:]))
-        firsts = runs_of(files, positions, lengths, np.ones(len(files) - 1, np.bool_))
-        counts = np.diff(firsts, append=len(files))
-        if len(firsts) == len(files):
-            return every
-        are_known = np.ones(len(firsts), np.bool_)
-        runs, sizes = np.flatnonzero(counts > 1), np.add.reduceat(lengths, firsts)
-        at = firsts[runs]
-        are_known[runs] = self._are_known(files[at], positions[at], sizes[runs])
-        return every[np.repeat(~are_known, counts) | np.isin(every, firsts)]
-
-    def _read_each(
-        self,
-        files: Int64s,
-        positions: Int64s,
-        lengths: Int64s,
-        *,
-        keeps_pages: bool,
-        held: HeldRows | None,
-    ) -> Sequence[bytes | memoryview]:
-        """Return the bytes of these ranges, none of them empty; see `read`."""
         each = zip(positions.tolist(), lengths.tolist(), strict=True)
         if self.sums is not None:
             return self._compared(self.sums, files, positions, lengths, is_kept=keeps_pages)
@@ -686,6 +633,55 @@ class Ranges(RangePolicy):
             for number, extent in zip(gone, extents, strict=True):
                 content[number] = extent.slice(int(positions[number]), int(lengths[number]))
         return content
+
+    def read_joined(
+        self,
+        files: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        held: HeldRows | None = None,
+    ) -> Iterator[bytes | memoryview]:
+        """Yield the bytes that `read` returns, of all ranges end to end, in fewer pieces.
+
+        Ranges of which each begins where one ends are one piece if they lie in one page, block or range that
+        is here or requested; so nothing is requested that `read` would not request.
+        """
+        files, positions, lengths = full_of(files, positions, lengths)
+        if not len(files):
+            return
+        are_joined = np.ones(len(files) - 1, np.bool_)
+        if self.sums is not None:
+            blocks = self._blocks_of(files, positions, lengths)
+            are_joined = blocks[1:] == blocks[:-1]
+        elif keeps_pages:
+            first, last = positions // PAGE_BYTES, (positions + lengths - 1) // PAGE_BYTES
+            are_joined = (first[:-1] == last[:-1]) & (first[:-1] == last[1:])
+        firsts = runs_of(files, positions, lengths, are_joined)
+        runs = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
+        if keeps_pages or self.sums is not None or len(firsts) == len(files):
+            yield from self.read(*runs, keeps_pages=keeps_pages, held=held)
+            return
+        keys, spans = self.keys(*runs[:2]), spans_of(*runs)
+        with self._lock:
+            rows, windows = self._known().rows, living(self._known().windows)
+            extents = [_found(rows, windows, key, span) for key, span in zip(keys, spans, strict=True)]
+        counts = np.diff(firsts, append=len(files))
+        rest = np.repeat([extent is None for extent in extents], counts)
+        where = files[rest], positions[rest], lengths[rest]
+        pieces = iter(self.read(*where, keeps_pages=False, held=held) if rest.any() else ())
+        for run, (extent, (_, start, stop), count) in enumerate(
+            zip(extents, spans, counts.tolist(), strict=True)
+        ):
+            if extent is None:
+                yield from itertools.islice(pieces, count)
+                continue
+            try:
+                yield extent.slice(start, stop - start)
+            except NotHeldError:
+                its = slice(firsts[run], firsts[run] + count)
+                yield from self.read(files[its], positions[its], lengths[its], keeps_pages=False, held=held)
 
     def _compared(
         self, sums: "Checksums", files: Int64s, positions: Int64s, lengths: Int64s, *, is_kept: bool
