@@ -591,8 +591,8 @@ class StoredRows:
     ) -> Iterable[Any]:
         """Return the bytes at these positions of parts' or foreign files, a buffer each.
 
-        With `is_joined`, only the bytes of all ranges end to end are wanted, in any number of buffers. Bytes of
-        mapped files are valid only as long as the window.
+        With `is_joined`, only the bytes of all ranges end to end are wanted, in any number of buffers.
+        Bytes of mapped files are valid only as long as the window.
         """
         self._map(parts)
         is_mapped = self._are_mapped(parts)

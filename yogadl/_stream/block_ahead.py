@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -69,7 +70,7 @@ class BlockPart(NamedTuple):
         number: The number of the parent.
     """
 
-    records: RandomAccess
+    records: Sequence[RandomAccess]
     row_bytes: int
     first: int = 0
     number: int = 0
@@ -174,7 +175,7 @@ class BlockAhead:
         part: BlockPart | None = None,
     ) -> None:
         self._source, self._order, self._shard, self._skipped = source, order, shard, skipped
-        self._part = BlockPart(source, max(1, source.record_bytes)) if part is None else part
+        self._part = BlockPart([source], max(1, source.record_bytes)) if part is None else part
         self._is_same = is_same
         self._on_planned = on_planned
         blocks = order.shuffled_blocks
@@ -182,12 +183,10 @@ class BlockAhead:
         window_records = blocks.size * blocks.window * blocks.lanes
         row_bytes = self._part.row_bytes
         # The positions of a window.
-        self._positions: int = window_records * max(
-            1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes)
-        )
+        self._positions = window_records * max(1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes))
         rows = min(self._positions, order.records) // shard.ranks
-        self.most_rows = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
-        self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
+        self.most_rows: int = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
+        self.held_bytes: int = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
         self._lock = ProcessLock()
         self.records = 0
         self._of_process = PerProcess(_Reading)
@@ -292,8 +291,9 @@ class BlockAhead:
             key = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
-            views = views_of(self._part.records) if self._on_planned is None and self._is_joined() else ()
-            caches = {view: len(view) for view in views if isinstance(view, Stored)}
+            views = itertools.chain.from_iterable(map(views_of, self._part.records))
+            is_held = self._on_planned is None and self._is_joined()
+            caches = {view: len(view) for view in views if is_held and isinstance(view, Stored)}
             self._own.stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
@@ -469,12 +469,17 @@ class MixedBlockAhead:
         joined = source
         while not isinstance(joined, JoinedRecords):
             [joined] = joined.parents
-        self._firsts = [0, *itertools.accumulate(map(len, joined.parents))]
+        self._firsts = [0, *itertools.accumulate(order.mixture.lengths)]
+        ends = list(
+            itertools.accumulate(map(len, joined.parents))
+        )  # a parent of the mix may be several of these
         self._parents = list[BlockAhead]()
-        for number, parent in enumerate(joined.parents):
+        for number, (first, end) in enumerate(itertools.pairwise(self._firsts)):
             its = ParentOrder(order, number, is_same)
-            row_bytes = max(1, parent.record_bytes * source.record_bytes // max(1, joined.record_bytes))
-            part = BlockPart(parent, row_bytes, self._firsts[number], number)
+            records = joined.parents[bisect_right(ends, first) : bisect_left(ends, end) + 1]
+            stored_bytes = sum(len(each) * each.record_bytes for each in records) // sum(map(len, records))
+            row_bytes = max(1, stored_bytes * source.record_bytes // max(1, joined.record_bytes))
+            part = BlockPart(records, row_bytes, first, number)
             share = replace(shard, records=its.end(its.epoch_of(0, 0)))
             self._parents.append(BlockAhead(source, its, share, None, False, on_planned, part))
 
