@@ -592,6 +592,19 @@ EXACTLY_PLANNED = {
 }
 
 
+@pytest.mark.parametrize("where", ["memory", "a mirror"])
+def test_a_mix_goes_on_in_blocks_with_other_weights(url, tmp_path, where):
+    read = []
+    for ref in (fetched(url, **WHERE[where](tmp_path)), here(url)):
+        cursor, found = None, []
+        for weights in ((0.5, 0.3, 0.2), (0.2, 0.7, 0.1), (0.6, 0.1, 0.3)):
+            mixed = thirds(ref, weights, at_end="repeat")
+            reader, some = begun(mixed.stream(shuffle=ORDER, cursor=cursor).batch(16), 33)
+            cursor, found = reader.state_dict(), found + some
+        read.append([*found, *reader])
+    assert_same_batches(*read)
+
+
 @pytest.mark.parametrize("name", EXACTLY_PLANNED)
 def test_the_plan_of_chunks_counts_what_is_read_of_their_lengths(url, name):
     ref = fetched(url)

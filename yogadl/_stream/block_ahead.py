@@ -175,7 +175,7 @@ class BlockAhead:
         part: BlockPart | None = None,
     ) -> None:
         self._source, self._order, self._shard, self._skipped = source, order, shard, skipped
-        self._part = BlockPart([source], max(1, source.record_bytes)) if part is None else part
+        self._part = BlockPart([source], _row_bytes(source)) if part is None else part
         self._is_same = is_same
         self._on_planned = on_planned
         blocks = order.shuffled_blocks
@@ -446,6 +446,15 @@ class BlockAhead:
         return sum(window.coming_bytes() for window in self._own.windows.values())
 
 
+def _row_bytes(records: RandomAccess) -> int:
+    """Return the bytes that are read for a record, in whole blocks.
+
+    Functions may make records larger, and windows share stored ones: all but those at the borders of blocks.
+    """
+    stored_bytes = sum(len(view) * view.record_bytes for view in views_of(records) if not view.parents)
+    return max(1, min(records.record_bytes, 2 * stored_bytes // max(1, len(records))))
+
+
 class MixedBlockAhead:
     """Chooses the blocks to hold of each parent of a mix by the parent's own order; see `BlockAhead`.
 
@@ -477,9 +486,8 @@ class MixedBlockAhead:
         for number, (first, end) in enumerate(itertools.pairwise(self._firsts)):
             its = ParentOrder(order, number, is_same)
             records = joined.parents[bisect_right(ends, first) : bisect_left(ends, end) + 1]
-            stored_bytes = sum(len(each) * each.record_bytes for each in records) // sum(map(len, records))
-            row_bytes = max(1, stored_bytes * source.record_bytes // max(1, joined.record_bytes))
-            part = BlockPart(records, row_bytes, first, number)
+            row_bytes = max(map(_row_bytes, records)) * source.record_bytes // max(1, joined.record_bytes)
+            part = BlockPart(records, max(1, row_bytes), first, number)
             share = replace(shard, records=its.end(its.epoch_of(0, 0)))
             self._parents.append(BlockAhead(source, its, share, None, False, on_planned, part))
 
