@@ -33,6 +33,8 @@ BUCKET: dict[str, Any] = {"anonymous": True, "client_options": {"region_name": "
 SHARE = 0.25
 READ = 20_000
 AWAY_S = 30.0
+DOCUMENTS, DOCUMENT_TOKENS, CHUNK = 200_000, 700, 2048
+CHUNK_ORDER = yogadl.Blocks(records=256, window=8, lanes=4)
 
 
 def measure(settings: Settings) -> None:
@@ -49,6 +51,7 @@ def measure(settings: Settings) -> None:
     measure_blocks(settings, root)
     measure_away(settings, root)
     clear(root)
+    measure_views(settings)
 
 
 def make(folder: Path, shape: Any, records: int) -> None:
@@ -235,6 +238,74 @@ def blocks(url: str, mirror: str, rank: int, machines: int) -> dict[str, float]:
     }
 
 
+def measure_views(settings: Settings) -> None:
+    """Print the rows of views that are read in blocks: chunks beside the same rows stored, and a mix."""
+    root = settings.path("views")
+    random, documents = np.random.default_rng(0), settings.scaled(DOCUMENTS)
+    lengths = random.geometric(1 / DOCUMENT_TOKENS, documents)
+    tokens = random.integers(0, 2**16, int(lengths.sum()), np.uint16)
+    source = ({"tokens": each} for each in np.split(tokens, np.cumsum(lengths)[:-1]))
+    build = yogadl.BuildOptions(part_bytes=64 * 2**20)
+    documents_here = yogadl.open_storage(root / "documents").submit(source, "set", "1", build=build)
+    chunks = documents_here.chunks("tokens", CHUNK)
+    yogadl.open_storage(root / "chunks").submit(iter(chunks), "set", "1", build=build)
+    for where, delay_s, bytes_per_s in (("the loopback", 0.0, 0.0), ("100 MB/s and 20 ms", 0.02, 100e6)):
+        with serving(root, delay_s, bytes_per_s=bytes_per_s) as url:
+            read = {
+                name: lambda name=name: in_child(__file__, "view_in_blocks", url=url, bucket=name)
+                for name in ("documents", "chunks")
+            }
+            found = [{name: one() for name, one in read.items()} for _ in range(max(3, settings.rounds))]
+            what = (
+                f"chunks of {CHUNK} tokens with Blocks behind {where}, mirror=None, against these rows stored"
+            )
+            each = [(one["documents"], one["chunks"]) for one in found]
+            settings.row(
+                f"{what}: requests",
+                at_most(1.3),
+                [ours["requests"] / theirs["requests"] for ours, theirs in each],
+            )
+            details = (
+                f"{np.median([ours['per_s'] for ours, _ in each]):,.0f} of {len(chunks):,} rows a second"
+            )
+            settings.row(
+                f"{what}: records/s",
+                at_least(0.7),
+                [ours["per_s"] / theirs["per_s"] for ours, theirs in each],
+                details,
+            )
+    with serving(root) as url:
+        mixes = [in_child(__file__, "mix_in_blocks", url=url) for _ in range(max(3, settings.rounds))]
+    what = "bytes of an epoch of a mix of three with Blocks, mirror=None, against the data that it reads"
+    settings.row(
+        what, at_most(1.05), [one["share"] for one in mixes], f"{mixes[0]['requests']:,.0f} requests"
+    )
+    clear(root)
+
+
+def view_in_blocks(url: str, bucket: str) -> dict[str, float]:
+    """Read an epoch of chunks in blocks: cut out of documents, or stored."""
+    ref = opened(url, bucket, mirror=None)
+    ref = ref.chunks("tokens", CHUNK) if bucket == "documents" else ref
+    len(ref)  # of chunks, the lengths are read
+    before, began = ref.locality(), time.perf_counter()
+    count = sum(len(batch["tokens"]) for batch in ref.stream(shuffle=CHUNK_ORDER, shuffle_seed=7).batch(64))
+    seconds, found = time.perf_counter() - began, ref.locality()
+    assert count == len(ref)
+    return {"requests": found.ranges - before.ranges, "per_s": count / seconds}
+
+
+def mix_in_blocks(url: str) -> dict[str, float]:
+    """Read an epoch of a mix of three shares of the stored chunks."""
+    ref = opened(url, "chunks", mirror=None)
+    first, second = int(len(ref) * 0.5), int(len(ref) * 0.8)
+    mixed = yogadl.mix({"a": (ref[:first], 0.5), "b": (ref[first:second], 0.3), "c": (ref[second:], 0.2)})
+    before = sent_bytes(url)
+    count = sum(len(batch["tokens"]) for batch in mixed.stream(shuffle=CHUNK_ORDER, shuffle_seed=7).batch(64))
+    found = ref.locality()
+    return {"share": (sent_bytes(url) - before) / (count * 2 * CHUNK), "requests": found.ranges}
+
+
 def measure_away(settings: Settings, root: Path) -> None:
     """Print the row of a store that is gone for a while in the middle of an epoch."""
     waits, seen = [], []
@@ -297,5 +368,12 @@ if __name__ == "__main__":
     main(
         __file__,
         measure,
-        {"blocks": blocks, "first_batch": first_batch, "rates": rates, "small_mirror": small_mirror},
+        {
+            "blocks": blocks,
+            "first_batch": first_batch,
+            "mix_in_blocks": mix_in_blocks,
+            "rates": rates,
+            "small_mirror": small_mirror,
+            "view_in_blocks": view_in_blocks,
+        },
     )

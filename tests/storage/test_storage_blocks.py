@@ -79,6 +79,19 @@ def options(request, tmp_path):
     return WHERE[request.param](tmp_path / "mirror")
 
 
+def thirds(ref, weights=(0.5, 0.3, 0.2), **options):
+    """Return a mix of shares of the records that are as large as these weights, or of others."""
+    parents = {"a": ref[:1500], "b": ref[1500:2400], "c": ref[2400:]}
+    return yogadl.mix(
+        {name: (part, weight) for (name, part), weight in zip(parents.items(), weights, strict=True)},
+        **options,
+    )
+
+
+def doubled(one):
+    return {"both": np.tile(one["tokens"][:90], 2)}
+
+
 STREAMS = {
     "plain": lambda ref: ref.stream(shuffle=ORDER, shuffle_seed=3).batch(32),
     "records": lambda ref: ref.stream(shuffle=ORDER, shuffle_seed=3),
@@ -106,6 +119,67 @@ STREAMS = {
     "mixed": lambda ref: (
         yogadl.mix({"a": (ref[:1500], 0.6), "b": (ref[1500:], 0.4)}).stream(shuffle=ORDER).batch(32)
     ),
+    "a mix whose parents end": lambda ref: thirds(ref, (0.2, 0.7, 0.1)).stream(shuffle=ORDER).batch(32),
+    "a mix whose parents begin again": lambda ref: (
+        thirds(ref, (0.2, 0.7, 0.1), at_end="repeat").stream(shuffle=ORDER).batch(32)
+    ),
+    "a mix of tiny parents that begin again": lambda ref: (
+        yogadl.mix({"a": (ref[:2500], 0.5), "b": (ref[:3], 0.5)}, at_end="repeat")
+        .stream(shuffle=ORDER)
+        .batch(32)
+    ),
+    "a mix of one": lambda ref: yogadl.mix({"a": (ref, 1)}).stream(shuffle=ORDER).batch(32),
+    "a mix of views": lambda ref: (
+        yogadl.mix({"a": (ref[::2], 2), "b": (yogadl.concat([ref[:900], ref[2000:]]), 1)})
+        .fields("id", "tokens")
+        .map(lambda one: {"id": one["id"], "count": len(one["tokens"])})
+        .stream(shuffle=ORDER)
+        .batch(32)
+    ),
+    "a mix of chunks": lambda ref: (
+        yogadl.mix({"a": (ref[:1800].chunks("tokens", 64), 2), "b": (ref[1800:].chunks("tokens", 64), 1)})
+        .stream(shuffle=ORDER)
+        .batch(32)
+    ),
+    "a shard of a mix": lambda ref: thirds(ref).stream(shuffle=ORDER, shard_rank=1, num_shards=2).batch(16),
+    "a mix with ranges left out": lambda ref: (
+        thirds(ref).stream(shuffle=ORDER).skip_ranges([(100, 1300), (2000, 2001)]).batch(32)
+    ),
+    "a mix from the middle": lambda ref: thirds(ref).stream(1237, shuffle=ORDER).batch(32),
+    "a mix always the same": lambda ref: (
+        thirds(ref).stream(shuffle=ORDER, skip_shuffle_at_epoch_end=True).batch(32)
+    ),
+    "a mix in threads": lambda ref: thirds(ref).stream(shuffle=ORDER).batch(16).prefetch(4, threads=3),
+    "a mix in forked workers": lambda ref: (
+        thirds(ref).stream(shuffle=ORDER).batch(16).prefetch(4, workers=2, start_method="fork")
+    ),
+    "chunks": lambda ref: ref.chunks("tokens", 64, segments="segments").stream(shuffle=ORDER).batch(32),
+    "chunks longer than documents": lambda ref: (
+        ref.chunks("tokens", 1500, drop_remainder=False, pad=0)
+        .stream(shuffle=yogadl.Blocks(5, 4, 4))
+        .batch(8)
+    ),
+    "chunks of a function": lambda ref: (
+        ref.map(doubled, spec={"both": yogadl.Leaf("int32", (None,))})
+        .chunks("both", 64)
+        .stream(shuffle=ORDER)
+        .batch(32)
+    ),
+    "chunks of values of one size": lambda ref: (
+        ref.fields("image").chunks("image", 4000).stream(shuffle=ORDER).batch(32)
+    ),
+    "chunks in workers": lambda ref: (
+        ref.chunks("tokens", 64).stream(shuffle=ORDER).batch(16).prefetch(4, workers=2, start_method="fork")
+    ),
+    "windows": lambda ref: (
+        ref.windows({"image": [-1, 0], "id": range(5)}, None).stream(shuffle=ORDER).batch(32)
+    ),
+    "windows of episodes that are scattered": lambda ref: (
+        ref.map(lambda one: one | {"episode": one["id"] % 3})
+        .windows({"image": [0, 1]}, "episode")
+        .stream(shuffle=yogadl.Blocks(40, 5, 2))
+        .batch(32)
+    ),
     "mapped": lambda ref: ref.map(lambda one: {"sum": one["image"].sum()}).stream(shuffle=ORDER).batch(32),
     "threads": lambda ref: ref.stream(shuffle=ORDER).batch(16).prefetch(4, threads=3),
     "workers": lambda ref: ref.stream(shuffle=ORDER).batch(16).prefetch(4, workers=2),
@@ -127,6 +201,8 @@ def epochs(stream):
     return itertools.chain(stream, stream)
 
 
+TWICE = ("plain", "always the same", "a shard of lanes that are shared", "workers", "chunks", "windows")
+
 # Each stream in memory or in a mirror, by turns; in both, what has shards, threads or processes.
 PLACES = [(("memory", "a mirror")[number % 2], name) for number, name in enumerate(STREAMS)]
 PLACES += [
@@ -141,7 +217,7 @@ PLACES += [(where, "plain") for where in WHERE if where != "memory"]
 def test_the_records_are_those_of_a_local_cache(url, tmp_path, where, name):
     ref = fetched(url, **WHERE[where](tmp_path / "mirror"))
     found, expected = STREAMS[name](ref), STREAMS[name](here(url))
-    if name in ("plain", "always the same", "a shard of lanes that are shared", "mixed", "workers"):
+    if name in TWICE or "mix" in name:
         found, expected = itertools.chain(found, found), itertools.chain(expected, expected)  # two epochs
     assert_same_batches(found, expected)
 
@@ -493,7 +569,72 @@ PLANNED = {
     "a shard": lambda ref: ref.stream(shuffle=ORDER, shard_rank=1, num_shards=2).batch(8),
     "the default lanes": lambda ref: ref.stream(shuffle=yogadl.Blocks(40, 5)).batch(8),
     "a slice": lambda ref: ref[100:2600].stream(shuffle=ORDER).batch(8),
+    "windows": lambda ref: ref.windows({"image": [-1, 0, 7]}, None).stream(shuffle=ORDER).batch(8),
+    "a mix": lambda ref: thirds(ref).stream(shuffle=ORDER).batch(8),
+    "a mix whose parents end": lambda ref: thirds(ref, (0.2, 0.7, 0.1)).stream(shuffle=ORDER).batch(8),
+    "a mix whose parents begin again": lambda ref: (
+        thirds(ref, (0.2, 0.7, 0.1), at_end="repeat").stream(shuffle=ORDER).batch(8)
+    ),
 }
+EXACTLY_PLANNED = {
+    "chunks": lambda ref: ref.chunks("tokens", 512).stream(shuffle=ORDER).batch(8),
+    "chunks with their segments": lambda ref: (
+        ref.chunks("tokens", 100, segments="segments").stream(shuffle=ORDER).batch(8)
+    ),
+    "chunks longer than documents": lambda ref: (
+        ref.chunks("tokens", 1500).stream(shuffle=yogadl.Blocks(20, 4, 4)).batch(8)
+    ),
+    "a mix of chunks": lambda ref: (
+        yogadl.mix({"a": (ref[:1800].chunks("tokens", 512), 2), "b": (ref[1800:].chunks("tokens", 512), 1)})
+        .stream(shuffle=ORDER)
+        .batch(8)
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ["memory", "a mirror"])
+def test_a_mix_goes_on_in_blocks_with_other_weights(url, tmp_path, where):
+    read = []
+    for ref in (fetched(url, **WHERE[where](tmp_path)), here(url)):
+        cursor, found = None, []
+        for weights in ((0.5, 0.3, 0.2), (0.2, 0.7, 0.1), (0.6, 0.1, 0.3)):
+            mixed = thirds(ref, weights, at_end="repeat")
+            reader, some = begun(mixed.stream(shuffle=ORDER, cursor=cursor).batch(16), 33)
+            cursor, found = reader.state_dict(), found + some
+        read.append([*found, *reader])
+    assert_same_batches(*read)
+
+
+@pytest.mark.parametrize("name", EXACTLY_PLANNED)
+def test_the_plan_of_chunks_counts_what_is_read_of_their_lengths(url, name):
+    ref = fetched(url)
+    loader = EXACTLY_PLANNED[name](ref)
+    plan = loader.plan()
+    list(loader)
+    found = ref.locality()
+    assert plan.chosen == "blocks"
+    assert (plan.way("blocks").requests, plan.way("blocks").bytes) == (found.ranges, found.range_bytes)
+
+
+def test_chunks_take_as_many_requests_as_their_rows_if_these_were_stored(url, tmp_path):
+    chunks = fetched(url).chunks("tokens", 512)
+    yogadl.open_storage(tmp_path).submit(iter(chunks), "set", "1")
+    stored = fetched(tmp_path.as_uri())
+    (ours, _), (theirs, _) = (
+        made(ref, chunked.stream(shuffle=ORDER).batch(8))
+        for ref, chunked in ((chunks, chunks), (stored, stored))
+    )
+    assert ours <= 1.3 * theirs
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("where", ["memory", "a mirror"])
+def test_each_block_of_a_mix_comes_once(url, tmp_path, where):
+    ref = fetched(url, "image", **WHERE[where](tmp_path))
+    stream = thirds(ref).stream(shuffle=yogadl.Blocks(25, 5, 4))
+    requests, size_bytes = made(ref, stream.batch(8))
+    assert requests <= COUNT // 25 + 120
+    assert size_bytes <= 1.05 * COUNT * ROW_BYTES
 
 
 @pytest.mark.parametrize("name", PLANNED)

@@ -143,6 +143,14 @@ STREAMS = {
     "threads": lambda ref: ref.stream(shuffle=True).batch(8).prefetch(2, threads=2),
     "workers": lambda ref: ref.stream(shuffle=True).batch(8).prefetch(2, workers=2, start_method="fork"),
     "chunks": lambda ref: ref.chunks("tokens", 50).stream(shuffle=True).batch(4),
+    "chunks in blocks": lambda ref: (
+        ref.chunks("tokens", 50).stream(shuffle=yogadl.Blocks(records=8, window=4, lanes=2)).batch(4)
+    ),
+    "a mix in blocks": lambda ref: (
+        yogadl.mix({"a": (ref[:50], 5), "b": (ref[50:], 4)})
+        .stream(shuffle=yogadl.Blocks(records=8, window=4, lanes=2))
+        .batch(4)
+    ),
     "a view": lambda ref: yogadl.concat([ref[5:], ref[:5]]).fields("tokens").stream(shuffle=True).batch(4),
     "gather": lambda ref: [ref.gather(np.arange(start, COUNT, 7)) for start in range(7)],
     "one": lambda ref: [ref[number] for number in range(COUNT)],

@@ -144,6 +144,32 @@ def test_requests_for_varying_fields_are_about_those_that_are_planned(url, name)
     assert planned == pytest.approx(made, rel=0.05)
 
 
+CHUNKS = {
+    "a shuffle": lambda ref: ref.chunks("tokens", 100).stream(shuffle=True).batch(8),
+    "in order": lambda ref: ref.chunks("tokens", 1000, drop_remainder=False, pad=0).stream().batch(8),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_requests_for_chunks_are_those_that_are_planned(url, name):
+    """Of a fresh process: the lengths of the documents are read first."""
+    ref = fetched(url)
+    loader = CHUNKS[name](ref)
+    way = loader.plan().way("ranges")
+    list(loader)
+    assert (way.requests, way.bytes) == (ref.locality().ranges, ref.locality().range_bytes)
+
+
+def test_requests_for_chunks_of_some_records_are_about_those_that_are_planned(url):
+    """Of the others, the plan does not know the lengths."""
+    ref = fetched(url)
+    loader = ref[100:2000].chunks("tokens", 64).stream(shuffle=True).batch(8)
+    way = loader.plan().way("ranges")
+    list(loader)
+    made = ref.locality().ranges, ref.locality().range_bytes
+    assert (way.requests, way.bytes) == pytest.approx(made, rel=0.05)
+
+
 @pytest.mark.parametrize("kept_bytes", [0, 2**20])
 @pytest.mark.parametrize("name", ["flag", "mark"])
 def test_values_of_one_byte_are_counted(tmp_path, monkeypatch, name, kept_bytes):
@@ -279,17 +305,15 @@ def test_a_store_has_usual_prices(url):
     assert usual_prices(url) == yogadl.Prices()
 
 
-def test_there_is_no_plan_of_what_comes_from_no_storage_nor_of_chunks(url):
+def test_there_is_no_plan_of_what_comes_from_no_storage(url):
     plan = yogadl.from_source([1, 2, 3]).stream().plan()
     assert str(plan) == (
         "1 epoch of 3 records, 24 B in memory: the records come from no storage, so the cost is unknown"
     )
     with pytest.raises(ConfigurationError, match="the plan has no way called 'ranges'"):
         plan.way("ranges")
-    chunks = fetched(url).chunks("tokens", 100).stream().plan()
-    assert (chunks.ways, chunks.why) == ((), "the cost of chunks can't be planned; plan the documents")
-    with pytest.raises(ConfigurationError, match="no way called '': the cost of chunks can't be"):
-        chunks.way(chunks.chosen)
+    with pytest.raises(ConfigurationError, match="no way called '': the records come from no storage"):
+        plan.way(plan.chosen)
     with pytest.raises(ConfigurationError, match="'disk': only ranges, mirror, blocks"):
         fetched(url).stream().plan().way("disk")
 

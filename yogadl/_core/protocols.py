@@ -184,6 +184,22 @@ class Stretches(NamedTuple):
     item_bytes: int
 
 
+class FirstRead(NamedTuple):
+    """What a process reads of a view's parent before it reads the view's first record.
+
+    Attributes:
+        records: The parent, or a view of it.
+        indices: The records that are read together.
+        fields: The numbers of the fields.
+        are_lengths: Whether only the lengths of the values are read.
+    """
+
+    records: Any
+    indices: Indices
+    fields: Sequence[int]
+    are_lengths: bool
+
+
 class Announced(NamedTuple):
     """The handle of what was announced: the bytes that arrive are kept for as long as it lives.
 
@@ -350,10 +366,9 @@ class RandomAccess:
         """The number of a parent's records that a record is made of, on average."""
         return 1.0
 
-    @property
-    def is_plannable(self) -> bool:
-        """Whether it is known without reading what is read of the parents."""
-        return True
+    def first_reads(self) -> "Iterator[FirstRead]":
+        """Yield what a process reads of the parents before it reads the first record."""
+        return iter(())
 
     @property
     def index_bytes(self) -> int:
@@ -426,11 +441,19 @@ class Stored(RandomAccess):
         """Return where the blocks of a field lie in that memory, or None if its rows differ in size."""
         raise NotImplementedError
 
-    def hold(self, indices: Indices, fields: Sequence[int] | None, held: Any, *, entries: bool) -> None:
+    def hold(
+        self,
+        indices: Indices,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: Any,
+        *,
+        entries: bool,
+    ) -> None:
         """Begin to read the records that are not on this machine, and let `held` keep them.
 
         The first call reads the entries of values (`entries`); the second reads the values and waits for the
-        entries.
+        entries. With `stretches`, only these bytes of the one field's values are read.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.arguments import in_words
 from yogadl._core.process import PerProcess
-from yogadl._core.protocols import Announced, Int64s, Memory
+from yogadl._core.protocols import Announced, Int64s, Memory, Stretches
 from yogadl._core.spec import Leaf, Spec
 from yogadl._foreign.parquet import BACK, BYTES_OF_ROWS, FIRST_COLUMN, FOOTER, NUMBER, ROWS, fields_of_columns
 from yogadl._foreign.parquet_columns import Footer, GroupDecoder, heap_values, parsed, release_memory
@@ -470,7 +470,15 @@ class GroupReader:
     def blocks(self, number: int) -> None:
         """Return no blocks."""
 
-    def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
+    def hold(
+        self,
+        indices: Int64s,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: HeldRows,
+        *,
+        entries: bool,
+    ) -> None:
         """Hold nothing: groups are held where they are decoded."""
 
 
@@ -497,7 +505,7 @@ class GroupPlanner:
         fields: Sequence[int] | None,
         stretches: Any = None,
         *,
-        is_block: bool = False,
+        window: tuple[int, str] | None = None,
     ) -> Announced:
         """Count the requests for these rows; see `Planner.add`."""
         if not len(indices):
@@ -522,6 +530,10 @@ class GroupPlanner:
         if places:
             self._planner.add_ranges(*map(np.concatenate, zip(*places, strict=True)), numbers)
         return Announced()
+
+    def add_lengths(self, indices: Int64s, fields: Sequence[int]) -> Announced:
+        """Count the requests for the lengths of values of these rows, whose groups are decoded for them."""
+        return self.add(indices, fields)
 
     def _share(self, share: float) -> float:
         """Return the share of an epoch's groups that was counted, given that of its rows."""

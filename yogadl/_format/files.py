@@ -397,6 +397,7 @@ class AwayParts(Protocol):
         *,
         keeps_pages: bool,
         held: "HeldRows | None" = None,
+        is_joined: bool = False,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of files that are away.
 
@@ -406,6 +407,7 @@ class AwayParts(Protocol):
             lengths: The bytes of each range.
             keeps_pages: Whether the bytes around a range are likely to be read, too.
             held: Keeps the bytes, if they will be read again.
+            is_joined: Whether only the bytes of all ranges end to end are wanted, in any number of pieces.
         """
 
     def announce(

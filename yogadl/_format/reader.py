@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._core.protocols import Announced, Int64s, Memory
+from yogadl._core.protocols import Announced, Int64s, Memory, Stretches
 from yogadl._core.spec import Leaf, Spec
 from yogadl._format.fields import BlockPositions, Entries, FixedField, StackedField, ValueBytes, VaryingField
 from yogadl._format.files import FileId, HeldRows, PartFiles, PartRemovedError
@@ -251,15 +251,29 @@ class Reader:
             return Announced(self._hints.announce(self.parts.rows(indices)))
         return Announced()
 
-    def hold(self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool) -> None:
+    def hold(
+        self,
+        indices: Int64s,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: HeldRows,
+        *,
+        entries: bool,
+    ) -> None:
         """Begin to read the records that are not on this machine, and have `held` keep their bytes.
 
         Two calls are needed: the first, with `entries`, reads the entries, which have the positions of the
-        values that the second reads.
+        values that the second reads. With `stretches`, only these bytes of the one field's values are read.
         """
         away = self.parts.are_records_away(self.parts.locate(indices)[0])
-        if away is not None:
+        if away is None:
+            return
+        if stretches is None or entries:
             self._announce(indices[away], fields, held, entries=entries)
+        else:
+            assert fields is not None
+            starts, stops = (bounds[away] // stretches.item_bytes for bounds in stretches[:2])
+            self._announce_stretches(indices[away], fields[0], starts, stops, held)
 
     def _announce(
         self, indices: Int64s, fields: Sequence[int] | None, held: HeldRows, *, entries: bool = False
@@ -280,8 +294,13 @@ class Reader:
         if away is None:
             return None
         held = self.parts.away.new_held()
-        rows = self.parts.rows(indices[away], held)
-        with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
-            self._varying_field(number).announce_stretches(rows, starts[away], stops[away])
-            rows.announce_waiting()
+        self._announce_stretches(indices[away], number, starts[away], stops[away], held)
         return Announced(0, (held,))
+
+    def _announce_stretches(
+        self, indices: Int64s, number: int, starts: Int64s, stops: Int64s, held: HeldRows
+    ) -> None:
+        rows = self.parts.rows(indices, held)
+        with contextlib.suppress(CacheFormatError, StorageError):  # reading the stretches raises it
+            self._varying_field(number).announce_stretches(rows, starts, stops)
+            rows.announce_waiting()

@@ -316,12 +316,18 @@ class Parts:
         *,
         keeps_pages: bool = False,
         held: HeldRows | None = None,
+        is_joined: bool = False,
     ) -> Sequence[bytes | memoryview]:
-        """Read from the parts' files without mapping them; each file is opened once."""
+        """Read from the parts' files without mapping them; each file is opened once.
+
+        With `is_joined`, only the bytes of all ranges end to end are wanted, in any number of pieces.
+        """
         away = self.are_away(parts)
         if away is not None and self.away is not None:
             if away.all():
-                return self.away.read(parts, positions, lengths, keeps_pages=keeps_pages, held=held)
+                return self.away.read(
+                    parts, positions, lengths, keeps_pages=keeps_pages, held=held, is_joined=is_joined
+                )
             merged: list[bytes | memoryview] = [b""] * len(parts)
             for chosen in (np.flatnonzero(away), np.flatnonzero(~away)):
                 where = parts[chosen], positions[chosen], lengths[chosen]
@@ -536,7 +542,7 @@ class StoredRows:
         away = np.flatnonzero(~is_mapped)
         lengths, keeps_pages = np.full(len(away), row_bytes), keeps_pages and row_bytes <= KEPT_ROW_BYTES
         where = parts[away], positions[away], lengths
-        content = self.parts.read(*where, keeps_pages=keeps_pages, held=self._held)
+        content = self.parts.read(*where, keeps_pages=keeps_pages, held=self._held, is_joined=True)
         out[away] = np.frombuffer(b"".join(content), out.dtype)
         return out
 
@@ -572,19 +578,26 @@ class StoredRows:
 
     def joined(self, parts: Int64s, positions: Int64s, lengths: Int64s) -> bytearray:
         """Return the bytes at these positions of parts' or foreign files, back to back."""
-        return bytearray().join(self.content(parts, positions, lengths))
+        return bytearray().join(self.content(parts, positions, lengths, is_joined=True))
 
     def content(
-        self, parts: Int64s, positions: Int64s, lengths: Int64s, *, keeps_pages: bool = False
+        self,
+        parts: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool = False,
+        is_joined: bool = False,
     ) -> Iterable[Any]:
         """Return the bytes at these positions of parts' or foreign files, a buffer each.
 
+        With `is_joined`, only the bytes of all ranges end to end are wanted, in any number of buffers.
         Bytes of mapped files are valid only as long as the window.
         """
         self._map(parts)
         is_mapped = self._are_mapped(parts)
         if not is_mapped.all():
-            return self.parts.read(parts, positions, lengths, keeps_pages=keeps_pages)
+            return self.parts.read(parts, positions, lengths, keeps_pages=keeps_pages, is_joined=is_joined)
         starts = positions + self.window.offset[parts]
         memory, ends = self.window.bytes.data, (starts + lengths).tolist()
         # One after another: views of many short values would keep Python's garbage collector busy.

@@ -171,8 +171,22 @@ class MixOrder(Order):
 
     def parents(self, positions: Integers, epoch: int) -> NDArray[np.uint16]:
         """Return the number of the parent at each position, none of them before `start`."""
+        return self.turns(positions, epoch)[0]
+
+    def turns(self, positions: Integers, epoch: int) -> tuple[NDArray[np.uint16], Integers]:
+        """Return the parent at each position, none of them before `start`, and the number of its turn."""
         stretch = self._stretch(epoch)
-        return self._turns(positions - stretch.first, epoch, stretch)[0]
+        return self._turns(positions - stretch.first, epoch, stretch)
+
+    def all_turns(self, epoch: int, number: int) -> int:
+        """Return the number of a parent's turns in an epoch, those before the weights changed among them."""
+        stretch = self._stretch(epoch)
+        return stretch.counts(stretch.size)[number]
+
+    @property
+    def shuffled_blocks(self) -> Blocks | None:
+        """The blocks of each parent, if these are shuffled so."""
+        return self.mixture.shuffle if isinstance(self.mixture.shuffle, Blocks) else None
 
     def _turns(self, flat: Integers, epoch: int, stretch: Stretch) -> tuple[NDArray[np.uint16], Integers]:
         """Return at each position of a stretch its parent, and the number of the parent's turn."""
@@ -194,16 +208,18 @@ class MixOrder(Order):
         records = self.mixture.lengths[number]
         found: Integers
         if int(turns.max()) < records:
-            found = self._order(records, 0).indices(turns, epoch)
+            found = self.order_of_pass(records, 0).indices(turns, epoch)
             return found
         passes, turns = np.divmod(turns, np.int64(records))  # the parent is read several times in an epoch
         found = np.empty(turns.size, np.int64)
         for number_of_pass in np.unique(passes).tolist():
             in_pass = passes == number_of_pass
-            found[in_pass] = self._order(records, number_of_pass).indices(turns[in_pass], epoch)
+            found[in_pass] = self.order_of_pass(records, number_of_pass).indices(turns[in_pass], epoch)
         return found
 
-    def _order(self, records: int, number_of_pass: int) -> Any:  # an `Order`, which a higher module defines
+    def order_of_pass(
+        self, records: int, number_of_pass: int
+    ) -> Any:  # an `Order`, which a higher module defines
         """Return the order of a parent's records in one pass over them; an epoch's passes count from 0."""
         seed = self.shuffle_seed
         if number_of_pass:
@@ -223,7 +239,7 @@ class MixOrder(Order):
             "lengths": list(mixture.lengths),
             "at_end": mixture.at_end,
             "seed": mixture.seed,
-            "parents": self._order(0, 0).describe(),
+            "parents": self.order_of_pass(0, 0).describe(),
         }
 
     @property
@@ -269,6 +285,58 @@ class MixOrder(Order):
         if not all(type(weight) is int and 0 < weight < 2**MOST_BITS for weight in weights):
             return ()
         return tuple(weights) if min(weights) * RUN >= sum(weights) else ()
+
+
+_PASSES: Final = RECORDS_LIMIT  # over a parent in an epoch; no parent has as many turns
+
+
+@frozen
+class ParentOrder(Order):
+    """The order of one parent's records in a mix: of each pass over them, of which an epoch may have several.
+
+    Each pass counts as an epoch of its own; see `epoch_of`.
+    """
+
+    mix: MixOrder
+    number: int
+    is_same: bool  # every epoch of the mix has the order of the first
+
+    @property
+    def records(self) -> int:
+        """The number of the parent's records."""
+        return self.mix.mixture.lengths[self.number]
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the parents' shuffles."""
+        return self.mix.seed
+
+    @property
+    def shuffled_blocks(self) -> Blocks | None:
+        """The blocks of the parent."""
+        return self.mix.shuffled_blocks
+
+    @staticmethod
+    def epoch_of(epoch: int, number_of_pass: int) -> int:
+        """Return the number under which this order knows a pass in an epoch of the mix."""
+        return epoch * _PASSES + number_of_pass
+
+    def indices(self, positions: Integers, epoch: int) -> Integers:
+        """Return the index of the parent's record at each position."""
+        of_mix, number_of_pass = divmod(epoch, _PASSES)
+        order = self.mix.order_of_pass(self.records, number_of_pass)
+        found: Integers = order.indices(positions, 0 if self.is_same else of_mix)
+        return found
+
+    def end(self, epoch: int) -> int:
+        """Return the position after the last one that is read in a pass: an epoch may end within one."""
+        of_mix, number_of_pass = divmod(epoch, _PASSES)
+        turns = self.mix.all_turns(of_mix, self.number) - number_of_pass * self.records
+        return min(self.records, max(0, turns))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the description of the mix, and which parent this is."""
+        return {**self.mix.describe(), "parent": self.number}
 
 
 def reach(weights: Sequence[int], remaining: Sequence[int], at_end: str) -> int:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yogadl._order.blocks import Blocks
+
 
 class Order:
     """A map from the positions of an epoch to record indices.
@@ -39,6 +41,15 @@ class Order:
     def start(self, epoch: int) -> int:
         """Return the first position of an epoch that this order has."""
         return 0
+
+    def end(self, epoch: int) -> int:
+        """Return the position after the last one that is read in an epoch."""
+        return self.records
+
+    @property
+    def shuffled_blocks(self) -> Blocks | None:
+        """The blocks that the order shuffles, if it does; of a mix, those of each parent."""
+        return None
 
     def neighbours(self, position: int, epoch: int) -> tuple[int, int]:
         """Return the first of the positions that replace a record, and the one after the last."""

@@ -80,6 +80,11 @@ class BlocksOrder(Order):
     def __post_init__(self) -> None:
         check_records(self.records)
 
+    @property
+    def shuffled_blocks(self) -> Blocks:
+        """The blocks."""
+        return self.blocks
+
     def indices(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """Return the record index at each position."""
         flat = check_within(positions, self.records, "position")

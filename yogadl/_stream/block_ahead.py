@@ -8,17 +8,30 @@ import contextlib
 import itertools
 import os
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.process import PerProcess, ProcessLock
-from yogadl._core.protocols import Announced, Indices, OnPlanned, RandomAccess, Stored, views_of
+from yogadl._core.protocols import (
+    Announced,
+    Indices,
+    OnPlanned,
+    RandomAccess,
+    Stored,
+    Stretches,
+    views_of,
+)
+from yogadl._order.mix import MixOrder, ParentOrder
 from yogadl._stream.cursor import Skipped
 from yogadl._stream.cut import Rows, Shard
+from yogadl._views.joined import JoinedRecords
 
 # The windows held at a time: the one being read, and the next.
 _WINDOWS: Final = 2
@@ -41,6 +54,26 @@ _REQUEST_BYTES: Final = 4 * 2**20
 
 # Each stream of a process has a store of its own.
 _numbers = itertools.count()
+
+
+# Called instead of a cache's announcement with the parent's and the window's name, and what is held there.
+BlockPlanner = Callable[[tuple[int, str], Any, Indices, Sequence[int] | None, Stretches | None], Announced]
+
+
+class BlockPart(NamedTuple):
+    """The records that an order of blocks is of: all of a source, or those of one parent of a mix.
+
+    Attributes:
+        records: These records, of caches that may be far away.
+        row_bytes: The size of one as it is read.
+        first: The index of the first of them in the source.
+        number: The number of the parent.
+    """
+
+    records: Sequence[RandomAccess]
+    row_bytes: int
+    first: int = 0
+    number: int = 0
 
 
 class _ReadingPlace(NamedTuple):
@@ -123,6 +156,7 @@ class BlockAhead:
         skipped: The positions that are left out.
         is_same: Whether every epoch has the order of the first.
         on_planned: Called instead of each cache's announcement, if nothing will be read.
+        part: The records of the order; None: those of the source.
 
     Attributes:
         most_rows: The most rows to announce ahead: blocks are held for the rows being read.
@@ -137,33 +171,36 @@ class BlockAhead:
         shard: Shard,
         skipped: Skipped | None,
         is_same: bool,
-        on_planned: OnPlanned | None = None,
+        on_planned: BlockPlanner | None = None,
+        part: BlockPart | None = None,
     ) -> None:
         self._source, self._order, self._shard, self._skipped = source, order, shard, skipped
+        self._part = BlockPart([source], _row_bytes(source)) if part is None else part
         self._is_same = is_same
         self._on_planned = on_planned
-        blocks = order.blocks
+        blocks = order.shuffled_blocks
         self._block_records = blocks.size
         window_records = blocks.size * blocks.window * blocks.lanes
-        row_bytes = max(1, source.record_bytes)
+        row_bytes = self._part.row_bytes
         # The positions of a window.
         self._positions = window_records * max(1, _WINDOW_BYTES * shard.ranks // (window_records * row_bytes))
         rows = min(self._positions, order.records) // shard.ranks
-        self.most_rows = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
-        self.held_bytes = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
+        self.most_rows: int = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
+        self.held_bytes: int = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
         self._lock = ProcessLock()
         self.records = 0
         self._of_process = PerProcess(_Reading)
 
     def __reduce__(self) -> Any:
-        return BlockAhead, (self._source, self._order, self._shard, self._skipped, self._is_same)
+        of_order = self._order, self._shard, self._skipped, self._is_same
+        return BlockAhead, (self._source, *of_order, None, self._part)
 
     @property
     def _own(self) -> _Reading:
         return self._of_process()
 
-    def hold_and_list_missing(self, rows: Rows, *, is_shared: bool) -> Indices:
-        """Begin to hold the blocks of announced rows; return the indices of the records that are not held.
+    def hold_and_find_missing(self, rows: Rows, *, is_shared: bool) -> NDArray[np.bool_]:
+        """Begin to hold the blocks of announced rows; return which of the records are not held.
 
         Args:
             rows: The announced rows.
@@ -183,7 +220,7 @@ class BlockAhead:
             self.records += int(is_other.sum())
         for event in awaited:  # otherwise their records would be requested, too
             event.wait(_BEGUN_LIMIT_S)
-        return rows.indices[is_other]
+        return is_other
 
     def continues(self, rows: Rows, *, is_shared: bool) -> bool:
         """Return whether these rows continue rows that were announced.
@@ -254,8 +291,9 @@ class BlockAhead:
             key = f"{self._order.describe()} {self._order.seed} {self._shard.rank}/{self._shard.ranks}"
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
-            views = views_of(self._source) if self._on_planned is None and self._is_joined() else ()
-            caches = {view: len(view) for view in views if isinstance(view, Stored)}
+            views = itertools.chain.from_iterable(map(views_of, self._part.records))
+            is_held = self._on_planned is None and self._is_joined()
+            caches = {view: len(view) for view in views if is_held and isinstance(view, Stored)}
             self._own.stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
@@ -275,7 +313,8 @@ class BlockAhead:
             near, far = near + int((steps < 2).sum()), far + int((steps > 1).sum())
             return Announced()
 
-        self._source.will_need(np.arange(min(self._block_records, len(self._source))), on_planned=count)
+        block = np.arange(min(self._block_records, self._order.records))
+        self._source.will_need(block + self._part.first, on_planned=count)
         return near >= far
 
     def _window(self, epoch: int, number: int, position: int) -> _BlockWindow:
@@ -290,7 +329,8 @@ class BlockAhead:
     def _choose_blocks(self, epoch: int, number: int, position: int) -> _BlockWindow:
         """Choose the blocks of a window of which this shard reads more than half from a position on."""
         step, records = self._shard.ranks, self._order.records
-        low, high = number * self._positions, min((number + 1) * self._positions, records)
+        low = number * self._positions
+        high = min(low + self._positions, self._order.end(epoch))
         if self._skipped is None:
             start = max(low, position)
             places = np.arange(start + (position - start) % step, high, step)
@@ -316,9 +356,10 @@ class BlockAhead:
         position, and from windows that were not used since this reader began.
         """
         own = self._own
-        most = max(1, _REQUEST_BYTES // (self._block_records * self._source.record_bytes))
+        block_bytes = self._block_records * self._part.row_bytes
+        most = max(1, _REQUEST_BYTES // block_bytes)
         group = window.blocks[window.requested : min(end, window.requested + most)]
-        size_bytes = len(group) * self._block_records * self._source.record_bytes
+        size_bytes = len(group) * block_bytes
         while own.stores and sum(store.free_bytes() for store in own.stores.values()) < size_bytes:
             over_before = reader.last - max(self._positions // _WINDOW_OVERLAP_DIVISOR, 2 * own.most_span)
             past = (
@@ -340,23 +381,31 @@ class BlockAhead:
         """Begin to read blocks, each whole and by itself, and keep them as long as the window."""
 
         def hold(
-            entries: bool, cache: Any, indices: Indices, fields: Sequence[int] | None, _: Any
+            entries: bool,
+            cache: Any,
+            indices: Indices,
+            fields: Sequence[int] | None,
+            stretches: Stretches | None,
         ) -> Announced:
             store = (self._own.stores or {}).get(cache)
             if store is not None:
                 held = window.held.setdefault(cache, store.window(window.label))
-                cache.hold(indices, fields, held, entries=entries)
+                cache.hold(indices, fields, stretches, held, entries=entries)
             elif not entries:
                 window.announced.append(cache.will_need(indices, fields))
             return Announced()
 
         each = self._block_records
         records = [
-            np.arange(first, min(first + each, self._order.records)) for first in (blocks * each).tolist()
+            np.arange(first, min(first + each, self._order.records)) + self._part.first
+            for first in (blocks * each).tolist()
         ]
-        for entries in (True, False) if self._on_planned is None else (False,):
+        steps: list[OnPlanned] = [partial(hold, True), partial(hold, False)]
+        if self._on_planned is not None:
+            steps = [partial(self._on_planned, (self._part.number, window.label))]
+        for step in steps:
             for indices in records:
-                self._source.will_need(indices, on_planned=self._on_planned or partial(hold, entries))
+                self._source.will_need(indices, on_planned=step)
 
     def _request_more(self, reader: _ReadingPlace) -> None:
         """Request more blocks: of the window being read, and then of the next."""
@@ -381,7 +430,7 @@ class BlockAhead:
                 return None
             window = current
             if current.requested == len(current.blocks):
-                if current.high >= self._order.records:
+                if current.high >= self._order.end(reader.epoch):
                     return None
                 window = self._window(reader.epoch, number + 1, reader.last)
                 if window.requested == len(window.blocks):
@@ -395,3 +444,100 @@ class BlockAhead:
 
     def _coming_bytes(self) -> int:
         return sum(window.coming_bytes() for window in self._own.windows.values())
+
+
+def _row_bytes(records: RandomAccess) -> int:
+    """Return the bytes that are read for a record, in whole blocks.
+
+    Functions may make records larger, and windows share stored ones: all but those at the borders of blocks.
+    """
+    stored_bytes = sum(len(view) * view.record_bytes for view in views_of(records) if not view.parents)
+    return max(1, min(records.record_bytes, 2 * stored_bytes // max(1, len(records))))
+
+
+class MixedBlockAhead:
+    """Chooses the blocks to hold of each parent of a mix by the parent's own order; see `BlockAhead`.
+
+    Args:
+        source: The source of the records: the parents' concatenation, or views of it.
+        order: The order, which is a mix of parents whose orders are of blocks.
+        shard: The only shard.
+        is_same: Whether every epoch has the order of the first.
+        on_planned: Called instead of each cache's announcement, if nothing will be read.
+    """
+
+    def __init__(
+        self,
+        source: RandomAccess,
+        order: MixOrder,
+        shard: Shard,
+        is_same: bool,
+        on_planned: BlockPlanner | None = None,
+    ) -> None:
+        self._order = order
+        joined = source
+        while not isinstance(joined, JoinedRecords):
+            [joined] = joined.parents
+        self._firsts = [0, *itertools.accumulate(order.mixture.lengths)]
+        ends = list(
+            itertools.accumulate(map(len, joined.parents))
+        )  # a parent of the mix may be several of these
+        self._parents = list[BlockAhead]()
+        for number, (first, end) in enumerate(itertools.pairwise(self._firsts)):
+            its = ParentOrder(order, number, is_same)
+            records = joined.parents[bisect_right(ends, first) : bisect_left(ends, end) + 1]
+            row_bytes = max(map(_row_bytes, records)) * source.record_bytes // max(1, joined.record_bytes)
+            part = BlockPart(records, max(1, row_bytes), first, number)
+            share = replace(shard, records=its.end(its.epoch_of(0, 0)))
+            self._parents.append(BlockAhead(source, its, share, None, False, on_planned, part))
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows to announce ahead: blocks are held for the rows being read."""
+        weights = self._order.mixture.weights
+        each = [
+            parent.most_rows * sum(weights) // weight
+            for parent, weight in zip(self._parents, weights, strict=True)
+        ]
+        return max(1, min(each))
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that holds the windows being read, and the next."""
+        return sum(parent.held_bytes for parent in self._parents)
+
+    @property
+    def records(self) -> int:
+        """The number of records decided on, held or not, if nothing is read."""
+        return sum(parent.records for parent in self._parents)
+
+    def hold_and_find_missing(self, rows: Rows, *, is_shared: bool) -> NDArray[np.bool_]:
+        """Begin to hold the blocks of announced rows; return which of the records are not held."""
+        are_missing = np.ones(len(rows), np.bool_)
+        for parent, its, at in self._by_parent(rows):
+            are_missing[at] = parent.hold_and_find_missing(its, is_shared=is_shared)
+        return are_missing
+
+    def continues(self, rows: Rows, *, is_shared: bool) -> bool:
+        """Return whether these rows continue rows of some parent that were announced."""
+        return any(parent.continues(its, is_shared=is_shared) for parent, its, _ in self._by_parent(rows))
+
+    def has_stores(self, *, is_shared: bool) -> bool:
+        """Return whether any cache is read in blocks, given whether other processes read rows between."""
+        return True in {parent.has_stores(is_shared=is_shared) for parent in self._parents}
+
+    def _by_parent(self, rows: Rows) -> Iterator[tuple[BlockAhead, Rows, Indices]]:
+        """Yield for each parent, and pass over its records, the rows as it counts them, and their numbers."""
+        end = 0
+        for epoch, positions in rows.pieces:
+            start, end = end, end + len(positions)
+            numbers, turns = self._order.turns(np.asarray(positions), epoch)
+            for number, parent in enumerate(self._parents):
+                its = np.flatnonzero(numbers == number)
+                passes, turns_there = np.divmod(turns[its], self._order.mixture.lengths[number])
+                for number_of_pass in np.unique(passes).tolist():
+                    of_pass = passes == number_of_pass
+                    at = start + its[of_pass]
+                    pieces = ((ParentOrder.epoch_of(epoch, number_of_pass), turns_there[of_pass]),)
+                    indices = rows.indices[at] - self._firsts[number]
+                    yield parent, Rows(indices, pieces, self._order.mixture.lengths[number]), at

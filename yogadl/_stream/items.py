@@ -21,7 +21,7 @@ from yogadl._stream.run import Ahead, Run
 from yogadl.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from yogadl._stream.block_ahead import BlockAhead
+    from yogadl._stream.block_ahead import BlockAhead, MixedBlockAhead
     from yogadl._views.stages import Stage
 
 # The size of one read, unless a single batch is larger. Chosen by benchmarks/: larger reads don't help any
@@ -278,7 +278,7 @@ def reads_of_rows(
     end: int | None,
     sizes: tuple[int, int],
     on_planned: OnPlanned | None = None,
-    blocks: "BlockAhead | None" = None,
+    blocks: "BlockAhead | MixedBlockAhead | None" = None,
 ) -> Iterator[tuple[Rows, Flags]]:
     """Yield the rows of each read and their padding flags, and announce the rows that follow.
 

@@ -118,10 +118,8 @@ def plan(
     views = list(views_of(run.source))
     caches = list(dict.fromkeys(view for view in views if isinstance(view, Stored)))
     index_bytes = sum(view.index_bytes for view in views)
-    why = "" if caches else "the records come from no storage, so the cost is unknown"
-    if caches and not all(view.is_plannable for view in views):
-        why = "the cost of chunks can't be planned; plan the documents"
-    if why:
+    if not caches:
+        why = "the records come from no storage, so the cost is unknown"
         return Plan(records, size_bytes, epochs, why=why, index_bytes=index_bytes)
     planners, share = _count_first_records(make, cut, caches, is_of_blocks=False)
     of_blocks, held_bytes = run.block_ahead is not None, run.block_ahead and run.block_ahead.held_bytes
@@ -153,10 +151,23 @@ def _count_first_records(
     def add(cache: Any, indices: Indices, fields: Sequence[int] | None, stretches: Stretches | None) -> Any:
         return planners[cache].add(indices, fields, stretches)
 
-    def hold(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> Any:
-        return planners[cache].add(indices, fields, is_block=True)
+    def hold(
+        window: tuple[int, str],
+        cache: Any,
+        indices: Indices,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+    ) -> Any:
+        return planners[cache].add(indices, fields, stretches, window=window)
+
+    def add_lengths(cache: Any, indices: Indices, fields: Sequence[int], _: Stretches | None) -> Any:
+        return planners[cache].add_lengths(indices, fields)
 
     run = make.run
+    for view in views_of(run.source):
+        for first in view.first_reads():
+            on_planned = add_lengths if first.are_lengths else add
+            first.records.will_need(first.indices, first.fields, on_planned)
     blocks = run.planned_blocks(hold) if is_of_blocks else None
     records, counted, together = run.shard.own(0), 0, max(1, INDICES_PER_CHUNK // cut.size) * cut.size
     epoch = run, Cut(cut.size, cut.drop_remainder), Point(0, 0), 1

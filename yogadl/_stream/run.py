@@ -32,13 +32,13 @@ from yogadl._core.protocols import (
     will_read,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import BlocksOrder, GlobalOrder, Order, substitute
+from yogadl._order import GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Pieces, Point, Rows, Shard, joined, pieces_of
 from yogadl.errors import StageError
 
 if TYPE_CHECKING:
-    from yogadl._stream.block_ahead import BlockAhead
+    from yogadl._stream.block_ahead import BlockAhead, BlockPlanner, MixedBlockAhead
     from yogadl._views.functions import Chain
     from yogadl._views.stages import Places, Rejected, Replaced, Stage, StageOptions
 
@@ -317,27 +317,31 @@ class Run:
         return lineage_of(self.source)
 
     @cached_property
-    def block_ahead(self) -> "BlockAhead | None":
+    def block_ahead(self) -> "BlockAhead | MixedBlockAhead | None":
         """The reader of whole blocks of remote caches, or None if no shard has blocks of its own."""
-        blocks = self.order.blocks if isinstance(self.order, BlocksOrder) else None
-        ranks = self.shard.ranks
+        blocks, ranks = self.order.shuffled_blocks, self.shard.ranks
         if blocks is None or blocks.size < _BLOCK_RECORDS or blocks.lanes % ranks:
             return None
-        if self.skipped is not None and ranks > 1:
+        from yogadl._order.mix import MixOrder  # not imported for other orders
+
+        # Where positions are left out, and in a mix, several ranks read from each lane.
+        is_mix = isinstance(self.order, MixOrder)
+        if (ranks > 1 or is_mix) and (self.skipped is not None or (is_mix and ranks > 1)):
             return None
-        views = list(views_of(self.source))
-        is_known = all(view.is_plannable for view in views)
-        if not (is_known and any(isinstance(view, Stored) for view in views)):
+        if not any(isinstance(view, Stored) for view in views_of(self.source)):
             return None
         return self.planned_blocks(None)
 
-    def planned_blocks(self, on_planned: OnPlanned | None) -> "BlockAhead":
+    def planned_blocks(self, on_planned: "BlockPlanner | None") -> "BlockAhead | MixedBlockAhead":
         """Return the reader of blocks for a plan."""
-        from yogadl._stream.block_ahead import BlockAhead  # not imported for other orders
+        # Not imported for other orders.
+        from yogadl._order.mix import MixOrder
+        from yogadl._stream.block_ahead import BlockAhead, MixedBlockAhead
 
-        return BlockAhead(
-            self.source, self.order, self.shard, self.skipped, self.skip_shuffle_at_epoch_end, on_planned
-        )
+        source, shard, is_same = self.source, self.shard, self.skip_shuffle_at_epoch_end
+        if isinstance(self.order, MixOrder):
+            return MixedBlockAhead(source, self.order, shard, is_same, on_planned)
+        return BlockAhead(source, self.order, shard, self.skipped, is_same, on_planned)
 
     def totals(self) -> Totals:
         """Return the times and counts of reading so far."""
@@ -422,9 +426,9 @@ _STEPS: Final = 8  # announcements for AHEAD_BYTES: small batches then cost a co
 def announce_rows(run: Run, rows: Rows) -> Announced:
     """Announce only these rows; other processes read the rows between them."""
     blocks = run.block_ahead
-    return run.source.will_need(
-        rows.indices if blocks is None else blocks.hold_and_list_missing(rows, is_shared=True)
-    )
+    if blocks is None:
+        return run.source.will_need(rows.indices)
+    return run.source.will_need(rows.indices[blocks.hold_and_find_missing(rows, is_shared=True)])
 
 
 class Ahead:
@@ -447,7 +451,7 @@ class Ahead:
         run: Run,
         rows: Rows,
         on_planned: OnPlanned | None = None,
-        blocks: "BlockAhead | None" = None,
+        blocks: "BlockAhead | MixedBlockAhead | None" = None,
         *,
         is_shared: bool = False,
         is_in_order: bool = True,
@@ -489,7 +493,7 @@ class Ahead:
             indices = (
                 rows.indices
                 if blocks is None
-                else blocks.hold_and_list_missing(rows, is_shared=self._is_shared)
+                else rows.indices[blocks.hold_and_find_missing(rows, is_shared=self._is_shared)]
             )
             announced = self._source.will_need(indices, on_planned=self._on_planned)
             if announced.held:

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from yogadl._core.arguments import bool_argument, int_argument, users_level
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
+from yogadl._core.protocols import Column, FirstRead, Indices, Memory, RandomAccess
 from yogadl._core.spec import DictNode, Leaf, Spec
 from yogadl._format.table import running_sums
 from yogadl._order.lengths import offsets_of
@@ -22,6 +22,7 @@ from yogadl._views.lengths import (
     checked_pad,
     lengths_by_reading,
     number_of,
+    reads_of_lengths,
     stored_lengths,
 )
 from yogadl._views.views import MadeRecords, Needs, hash_of, hash_of_numbers
@@ -176,8 +177,6 @@ class ChunkedRecords(MadeRecords):
         has_tokens = stop > start  # empty documents may lie between two others
         return _ChunkStretches(*(array[has_tokens] for array in (chunk, document, start, stop)))
 
-    is_plannable = False  # where a chunk lies is known only after documents were read
-
     def lower(
         self, indices: Indices, fields: Sequence[int] | None
     ) -> tuple[tuple[_ChunkStretches, int], Needs]:
@@ -187,6 +186,18 @@ class ChunkedRecords(MadeRecords):
         are_last = found.stop == ends - self._document_offsets()[found.document]
         cut = [self._number] if fields is None or 0 in fields else []
         return (found, len(indices)), Needs(found.document, (), cut, found.start, found.stop, are_last)
+
+    def record_lengths(self) -> Indices:
+        """Return the length of each document."""
+        return np.diff(self._document_offsets())
+
+    def first_reads(self) -> Iterator[FirstRead]:
+        """Yield the reads of all lengths, if these are stored."""
+        self._document_offsets()
+        is_varying = (self.parent.spec.fields[self._number].leaf.shape or ())[0] is None
+        if is_varying and not self._is_read:
+            for indices in reads_of_lengths(len(self.parent)):
+                yield FirstRead(self.parent, indices, (self._number,), are_lengths=True)
 
     def announced(self, rows: tuple[_ChunkStretches, int], needs: Needs) -> Indices:
         """Return the first and the last document of each chunk: the file holds the others between these two.

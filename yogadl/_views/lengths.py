@@ -135,11 +135,16 @@ def stored_lengths(records: RandomAccess, number: int) -> Indices | None:
     if length is not None:
         return np.full(len(records), length)
     lengths = np.empty(len(records), np.int64)
-    for start in range(0, len(records), _AT_ONCE):
-        indices = np.arange(start, min(start + _AT_ONCE, len(records)))
+    for indices in reads_of_lengths(len(records)):
         _, at, its_number = origin_of(records, indices, number)
-        lengths[start : start + len(indices)] = base.lengths(at, its_number)
+        lengths[indices] = base.lengths(at, its_number)
     return lengths
+
+
+def reads_of_lengths(count: int) -> Iterator[Indices]:
+    """Yield the indices of so many records, as many at a time as `stored_lengths` reads lengths of."""
+    for start in range(0, count, _AT_ONCE):
+        yield np.arange(start, min(start + _AT_ONCE, count))
 
 
 def lengths_by_reading(records: RandomAccess, numbers: list[int], first: int, end: int) -> Indices:

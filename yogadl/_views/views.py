@@ -476,7 +476,7 @@ class MadeRecords(View, ComposedRecords):
                 held += found.held
         if not numbers:
             return Announced(0, held)
-        records = np.unique(self.announced(rows, needs))
+        records = np.unique(self.announced(rows, needs) if on_planned is None else needs.records)
         of_parent = self.parent.will_need(records, numbers, on_planned)
         spared = of_parent.spared * len(indices) // max(1, len(records))
         return Announced(spared, held + of_parent.held)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from inside import BucketRoot
 from test_storage_codec import WORDS, alike
+from trees import assert_same_batches
 
 import yogadl
 from yogadl.errors import CacheFormatError
@@ -67,6 +68,21 @@ def test_blocks_come_by_range_as_compressed_bytes_and_the_plan_counts_them(bucke
         received[version] = ref.locality().range_bytes
     assert received["1"] < 0.6 * received["raw"]
     assert planned["1"] < 0.6 * planned["raw"]
+
+
+@pytest.mark.parametrize("options", ["no mirror", "no mirror, blocks verified", "mirror that is not filled"])
+def test_chunks_of_compressed_tokens_are_read_in_blocks(tmp_path, options, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    documents = [np.repeat(np.arange(number % 50, dtype=np.uint16), 9) for number in range(RECORDS)]
+    storage = yogadl.open_storage("bucket")
+    here = storage.submit([{"tokens": each} for each in documents], "tokens", "1", codec="zstd")
+    there = yogadl.open_storage(f"file://{tmp_path}/bucket", **OPTIONS[options]).fetch("tokens", "1")
+    ours, theirs = (
+        ref.chunks("tokens", 128).stream(shuffle=yogadl.Blocks(16, window=4, lanes=2)).batch(8)
+        for ref in (there, here)
+    )
+    assert ours.plan().way("blocks").bytes > 0
+    assert_same_batches(ours, theirs)
 
 
 def test_the_mirror_has_all_that_reading_offline_needs(bucket, tmp_path):

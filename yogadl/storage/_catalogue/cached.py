@@ -13,7 +13,17 @@ from yogadl._core.frozen import frozen
 from yogadl._core.key import DatasetKey
 from yogadl._core.memory import trim_allocator
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Announced, Column, Indices, Lineage, Locality, Memory, OnPlanned, Stored
+from yogadl._core.protocols import (
+    Announced,
+    Column,
+    Indices,
+    Lineage,
+    Locality,
+    Memory,
+    OnPlanned,
+    Stored,
+    Stretches,
+)
 from yogadl._core.spec import Spec
 from yogadl._format.codec import MAX_DICTIONARY_BYTES
 from yogadl._format.files import File, FileId, Files
@@ -555,14 +565,20 @@ class CachedRecords(Stored):
 
     @_naming_version
     def hold(
-        self, indices: Indices, fields: Sequence[int] | None, held: "HeldRows", *, entries: bool
+        self,
+        indices: Indices,
+        fields: Sequence[int] | None,
+        stretches: Stretches | None,
+        held: "HeldRows",
+        *,
+        entries: bool,
     ) -> None:
         """Begin to read the records that are not on this machine, and let `held` keep them.
 
         The first call reads the entries of values (`entries`); the second reads the values and waits for the
-        entries.
+        entries. With `stretches`, only these bytes of the one field's values are read.
         """
-        self.open()[1].hold(indices, fields, held, entries=entries)
+        self.open()[1].hold(indices, fields, stretches, held, entries=entries)
 
     @property
     def received(self) -> tuple[int, int]:

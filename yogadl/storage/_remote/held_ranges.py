@@ -13,9 +13,7 @@ import logging
 import os
 import secrets
 import weakref
-from bisect import bisect_right, insort
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Final
 
 from yogadl._core.protocols import Int64s
@@ -24,7 +22,7 @@ from yogadl.storage._files.folder import storage_error
 from yogadl.storage._files.locks import Claim, open_lock, try_lock, wait_for_lock
 from yogadl.storage._remote.eviction import BLOCKS_LOCK, MirrorLocation, evict_for
 from yogadl.storage._remote.partial_file import boot
-from yogadl.storage._remote.ranges import ByteSpan, Ranges
+from yogadl.storage._remote.ranges import ByteSpan, RangeHolder, Ranges
 from yogadl.storage._remote.requests import DaemonThreads, Extent, NotHeldError
 
 # The bytes held in memory, if there is no mirror.
@@ -199,15 +197,14 @@ class HeldRange(Extent):
         return self._files.read(self.name, start - self.start, length)
 
 
-class HeldRanges:
+class HeldRanges(RangeHolder[HeldRange]):
     """Ranges of one cache that are kept as long as this object lives. Made by `BlockStore.window`."""
 
     def __init__(self, store: "BlockStore", label: str) -> None:
+        super().__init__()
         self._label = label
         self._ranges = store.ranges
         self._files = store.files
-        # The ranges, and the start of each if all files were joined, in order.
-        self._held: list[tuple[int, HeldRange]] = []
         self._requested: list[HeldRange] = []
         self._tally = HeldTally()
         store.tallies.add(self._tally)
@@ -217,13 +214,8 @@ class HeldRanges:
         """Begin to read these ranges, merged into as few as possible, each read whole."""
         self._ranges.add_to_window(self, files, positions, lengths)
 
-    def make(self, span: ByteSpan, joined_start: int) -> HeldRange:
-        """Return a new range, and add it to those that `find` returns; the caller has the lock of `Ranges`.
-
-        `joined_start` is the position at which the span begins if all files were joined.
-        """
+    def _new(self, span: ByteSpan) -> HeldRange:
         held_range = HeldRange(span, self._files, self._label, self._tally)
-        insort(self._held, (joined_start, held_range), key=itemgetter(0))
         self._requested.append(held_range)
         self._tally.names.append(held_range.name)
         self._tally.size_bytes += held_range.size_bytes
@@ -233,19 +225,6 @@ class HeldRanges:
         """Return the number of bytes that were requested and have not arrived."""
         self._requested = coming = [held_range for held_range in self._requested if not held_range.is_done]
         return sum(held_range.size_bytes for held_range in coming)
-
-    def find(self, joined_start: int, span: ByteSpan) -> HeldRange | None:
-        """Return the range that has these bytes; the caller has the lock of `Ranges`.
-
-        The bytes begin at `joined_start`, a position in all files joined.
-        """
-        file, _, stop = span
-        place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
-        if place < 0:
-            return None
-        _, held_range = self._held[place]
-        is_whole = held_range.file == file and stop <= held_range.stop and not held_range.has_failed
-        return held_range if is_whole else None
 
 
 class BlockStore:

@@ -17,6 +17,7 @@ from yogadl.storage._remote.ranges import (
     PAGE_BYTES,
     AnnouncedBlocks,
     ByteSpan,
+    RangeHolder,
     RangePolicy,
     gap_of,
     without_repetitions,
@@ -102,19 +103,17 @@ class _RangeCounter(RangePolicy):
         return len(pages)
 
 
-class _PlannedRanges:
-    """The blocks that a window would hold; each is held once."""
+class _PlannedRanges(RangeHolder[Extent]):
+    """The ranges that a window would hold."""
 
     def __init__(self, counter: _RangeCounter) -> None:
+        super().__init__()
         self._counter = counter
 
     def add(self, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
         self._counter.add_to_window(self, files, positions, lengths)
 
-    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
-        return None
-
-    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
+    def _new(self, span: ByteSpan) -> Extent:
         return Extent(*span)
 
 
@@ -137,6 +136,8 @@ class Planner:
         sums = getattr(parts.away, "sums", None)  # set if whole blocks are compared
         self._counter = _RangeCounter(parts.table, sums)
         self._held: HeldRows = self._counter.new_held()
+        # The window of the last block of each parent of a mix.
+        self._windows: dict[int, tuple[str, _PlannedRanges]] = {}
         self._heaps: dict[int, tuple[Int64s, Int64s]] = {}
         # Of fields whose lengths a view knows: these, -1 if unknown; where values begin if all were joined.
         self._lengths: dict[int, Int64s] = {}
@@ -150,7 +151,7 @@ class Planner:
         fields: Sequence[int] | None,
         stretches: Stretches | None = None,
         *,
-        is_block: bool = False,
+        window: tuple[int, str] | None = None,
     ) -> Announced:
         """Count the requests for these records, which are announced together, or held as a block.
 
@@ -158,7 +159,8 @@ class Planner:
             indices: The indices of the records.
             fields: Their fields; all if not given.
             stretches: The bytes of the one field's values that are announced.
-            is_block: Whether the records are held as a block.
+            window: The window that holds the records as a block, by the number of the parent of a mix and a
+                name there; None: no window does.
         """
         numbers = range(len(self._table.fields)) if fields is None else fields
         for number in numbers:
@@ -167,8 +169,13 @@ class Planner:
         away = self._parts.are_records_away(parts)
         if away is None:
             return Announced()
-        is_window = is_block and self._counter.sums is None  # compared blocks are kept by their use
-        self._held = _PlannedRanges(self._counter) if is_window else self._counter.new_held()
+        if window is None or self._counter.sums is not None:  # compared blocks are kept by their use
+            self._held = self._counter.new_held()
+        else:
+            parent, name = window
+            if self._windows.get(parent, ("", None))[0] != name:
+                self._windows[parent] = name, _PlannedRanges(self._counter)
+            self._held = self._windows[parent][1]
         found = Announced(0, (self._held,))
         indices, parts, rows = indices[away], parts[away], rows[away]
         if stretches is not None:
@@ -193,6 +200,16 @@ class Planner:
             files, positions, lengths = map(np.concatenate, zip(*together, strict=True))
             self._announce(files, positions, lengths, keeps_pages=False)
         return found
+
+    def add_lengths(self, indices: Int64s, fields: Sequence[int]) -> Announced:
+        """Count the requests for the lengths of values of these records, which are read together."""
+        parts, rows = self._parts.locate(indices)
+        away = self._parts.are_records_away(parts)
+        if away is not None:
+            self._held = self._counter.new_held()
+            for number in fields:
+                self._add_rows(number, parts[away], rows[away], only_entries=True)
+        return Announced()
 
     def add_ranges(self, files: Int64s, positions: Int64s, lengths: Int64s, fields: Sequence[int]) -> None:
         """Count the requests for these bytes, which are announced together: values of records of fields."""

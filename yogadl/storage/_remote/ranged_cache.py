@@ -280,10 +280,12 @@ class RangedCache:
         *,
         keeps_pages: bool,
         held: HeldRows | None = None,
+        is_joined: bool = False,
     ) -> Sequence[bytes | memoryview]:
         """Read ranges of files; see `AwayParts`."""
         self._look_for_parts()
-        found = self._ranges.read(files, positions, lengths, keeps_pages=keeps_pages, held=held)
+        read = self._ranges.read_joined if is_joined else self._ranges.read
+        found = list(read(files, positions, lengths, keeps_pages=keeps_pages, held=held))
         if self._filler is not None:
             self._filler.note_read()
         return found

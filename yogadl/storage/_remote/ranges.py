@@ -5,11 +5,14 @@
 
 import itertools
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from yogadl._format.checks import Checksums
 
 Held = TypeVar("Held")
+Made = TypeVar("Made", bound=Extent)
 
 # Rows closer than this are requested together: the bytes between them cost less than a request.
 GAP_BYTES: Final = 512
@@ -62,6 +66,15 @@ def full_of(files: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, 
 def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
     """Return these ranges as spans."""
     return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
+
+
+def runs_of(files: Int64s, positions: Int64s, lengths: Int64s, are_joined: NDArray[np.bool_]) -> Int64s:
+    """Return the numbers of those of these ranges that begin a run, in which each begins where one ends.
+
+    `are_joined` tells of each range but the first whether it may be in a run with that before it.
+    """
+    follows = (files[1:] == files[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & are_joined
+    return np.flatnonzero(np.concatenate([[True], ~follows]))
 
 
 def gap_of(table: PartTable, *, is_compared: bool) -> int:
@@ -205,14 +218,34 @@ class AnnouncedBlocks:
         return found
 
 
-class RangeHolder(Protocol):
-    """Ranges that are kept while a stream reads from them, by `HeldRanges` or by a plan."""
+class RangeHolder(Generic[Made]):
+    """Ranges that are kept while a stream reads from them, by `HeldRanges` or by a plan.
 
-    def find(self, joined_start: int, span: ByteSpan, /) -> Extent | None:
+    The caller of its methods has the lock of `Ranges`.
+    """
+
+    def __init__(self) -> None:
+        # The ranges, and the start of each if all files were joined, in order.
+        self._held: list[tuple[int, Made]] = []
+
+    def find(self, joined_start: int, span: ByteSpan) -> Made | None:
         """Return the range that has these bytes, which begin there if all files were joined."""
+        file, _, stop = span
+        place = bisect_right(self._held, joined_start, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        _, extent = self._held[place]
+        is_whole = extent.file == file and stop <= extent.stop and not extent.has_failed
+        return extent if is_whole else None
 
-    def make(self, span: ByteSpan, joined_start: int, /) -> Extent:
-        """Return a new range, which this window keeps."""
+    def make(self, span: ByteSpan, joined_start: int) -> Made:
+        """Return a new range, which `find` returns from now on; it begins there if all files were joined."""
+        extent = self._new(span)
+        insort(self._held, (joined_start, extent), key=itemgetter(0))
+        return extent
+
+    def _new(self, span: ByteSpan) -> Made:
+        raise NotImplementedError
 
 
 class _KnownRanges:
@@ -230,7 +263,7 @@ class _KnownRanges:
     def __init__(self) -> None:
         self.rows: weakref.WeakValueDictionary[int, Extent] = weakref.WeakValueDictionary()
         self.handles: list[weakref.ref[AnnouncedRanges]] = []
-        self.windows: list[weakref.ref[RangeHolder]] = []
+        self.windows: list[weakref.ref[RangeHolder[Any]]] = []
         self.pages = Extents()
         self.blocks: list[weakref.ref[AnnouncedBlocks]] = []
         self.sound: weakref.WeakKeyDictionary[Extent, set[int]] = weakref.WeakKeyDictionary()
@@ -341,9 +374,15 @@ class RangePolicy:
         with self._lock:
             self._take(keys, spans, held, is_urgent=False)
 
-    def add_to_window(self, window: RangeHolder, files: Int64s, positions: Int64s, lengths: Int64s) -> None:
+    def add_to_window(
+        self, window: RangeHolder[Any], files: Int64s, positions: Int64s, lengths: Int64s
+    ) -> None:
         """Request those of these ranges that a window does not have, merged into as few as possible."""
         files, positions, lengths = full_of(files, positions, lengths)
+        if len(files) > 1:
+            cells = positions // MOST_RANGE_BYTES
+            firsts = runs_of(files, positions, lengths, cells[1:] == cells[:-1])
+            files, positions, lengths = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             known = self._known()
@@ -357,7 +396,7 @@ class RangePolicy:
         keys: list[int],
         spans: Sequence[ByteSpan],
         held: AnnouncedRanges | None,
-        windows: Sequence[RangeHolder] = (),
+        windows: Sequence[RangeHolder[Any]] = (),
         *,
         is_urgent: bool,
     ) -> list[Extent]:
@@ -367,9 +406,7 @@ class RangePolicy:
         """
         found, rows = dict[int, Extent](), self._known().rows
         for number, (key, span) in enumerate(zip(keys, spans, strict=True)):
-            extent = rows.get(key)
-            if extent is None or extent.stop < span[2] or extent.has_failed:
-                extent = next(filter(None, (window.find(key, span) for window in windows)), None)
+            extent = _found(rows, windows, key, span)
             if extent is not None:
                 found[number] = extent
         missing = [number for number in range(len(spans)) if number not in found]
@@ -421,6 +458,16 @@ class RangePolicy:
         for extent, _ in reversed(requested) if is_urgent else requested:
             self._put(extent, is_urgent=is_urgent)
         return requested
+
+
+def _found(
+    rows: Mapping[int, Extent], windows: Sequence[RangeHolder[Any]], key: int, span: ByteSpan
+) -> Extent | None:
+    """Return the range of handles or of windows that has a span."""
+    extent = rows.get(key)
+    if extent is not None and extent.stop >= span[2] and not extent.has_failed:
+        return extent
+    return next(filter(None, (window.find(key, span) for window in windows)), None)
 
 
 class Pages:
@@ -586,6 +633,55 @@ class Ranges(RangePolicy):
             for number, extent in zip(gone, extents, strict=True):
                 content[number] = extent.slice(int(positions[number]), int(lengths[number]))
         return content
+
+    def read_joined(
+        self,
+        files: Int64s,
+        positions: Int64s,
+        lengths: Int64s,
+        *,
+        keeps_pages: bool,
+        held: HeldRows | None = None,
+    ) -> Iterator[bytes | memoryview]:
+        """Yield the bytes that `read` returns, of all ranges end to end, in fewer pieces.
+
+        Ranges of which each begins where one ends are one piece if they lie in one page, block or range that
+        is here or requested; so nothing is requested that `read` would not request.
+        """
+        files, positions, lengths = full_of(files, positions, lengths)
+        if not len(files):
+            return
+        are_joined = np.ones(len(files) - 1, np.bool_)
+        if self.sums is not None:
+            blocks = self._blocks_of(files, positions, lengths)
+            are_joined = blocks[1:] == blocks[:-1]
+        elif keeps_pages:
+            first, last = positions // PAGE_BYTES, (positions + lengths - 1) // PAGE_BYTES
+            are_joined = (first[:-1] == last[:-1]) & (first[:-1] == last[1:])
+        firsts = runs_of(files, positions, lengths, are_joined)
+        runs = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
+        if keeps_pages or self.sums is not None or len(firsts) == len(files):
+            yield from self.read(*runs, keeps_pages=keeps_pages, held=held)
+            return
+        keys, spans = self.keys(*runs[:2]), spans_of(*runs)
+        with self._lock:
+            rows, windows = self._known().rows, living(self._known().windows)
+            extents = [_found(rows, windows, key, span) for key, span in zip(keys, spans, strict=True)]
+        counts = np.diff(firsts, append=len(files))
+        rest = np.repeat([extent is None for extent in extents], counts)
+        where = files[rest], positions[rest], lengths[rest]
+        pieces = iter(self.read(*where, keeps_pages=False, held=held) if rest.any() else ())
+        for run, (extent, (_, start, stop), count) in enumerate(
+            zip(extents, spans, counts.tolist(), strict=True)
+        ):
+            if extent is None:
+                yield from itertools.islice(pieces, count)
+                continue
+            try:
+                yield extent.slice(start, stop - start)
+            except NotHeldError:
+                its = slice(firsts[run], firsts[run] + count)
+                yield from self.read(files[its], positions[its], lengths[its], keeps_pages=False, held=held)
 
     def _compared(
         self, sums: "Checksums", files: Int64s, positions: Int64s, lengths: Int64s, *, is_kept: bool
