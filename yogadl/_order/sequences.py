@@ -1,7 +1,8 @@
 """The order of sequences: each lane of a batch reads one episode after another, from their beginnings.
 
-The words lane and episode are explained in `Sequences`. A piece is an episode, or a stretch of one that is cut.
-`docs/explanation/order.md` states the arithmetic, frozen as version 1; `benchmarks/order.py` measures it.
+The words lane and episode are explained in `Sequences`. A piece is an episode, or a stretch of one
+that is cut. `docs/explanation/order.md` states the arithmetic, frozen as version 1; `benchmarks/order.py`
+measures it.
 """
 
 import functools
@@ -17,7 +18,7 @@ from yogadl._order.keys import absorb, check_records, check_within, derive_key
 from yogadl._order.order import Order
 from yogadl._order.permutation import Integers, permute
 
-SEQUENCES_TAG = int.from_bytes(b"sequenc1", "big")
+SEQUENCES_TAG = int.from_bytes(b"lanes-1", "big")
 # Episodes of each lane, on average, that are dealt by length: more of them are cut less, but are mixed less.
 _LEVELLING: Final = 4
 _KEPT_LAYOUTS: Final = 4  # of epochs
