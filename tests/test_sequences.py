@@ -221,6 +221,30 @@ def test_a_cursor_of_other_episodes_or_lanes_is_refused() -> None:
             ref_of(other).stream(shuffle=Sequences(lanes, "episode"), cursor=cursor)
 
 
+def test_a_cursor_that_leaves_out_positions_is_of_another_order() -> None:
+    ref = ref_of()
+    cursor = ref.stream().skip_ranges([(0, 4)]).cursor(3)
+    with pytest.raises(CursorError, match="another order"):
+        ref.stream(shuffle=Sequences(4, "episode"), cursor=cursor)
+    forged = {**STREAM.cursor(8), "skip_ranges": [[0, 8]]}
+    with pytest.raises(CursorError, match="without the positions"):
+        ref.stream(shuffle=Sequences(8, "episode"), cursor=forged)
+
+
+def test_an_episode_comes_in_any_lane_at_any_time() -> None:
+    ends, seeds = np.cumsum([7] * 40), 600
+    lanes, turns = np.zeros((40, 4), int), np.zeros((40, 10), int)
+    for seed in range(seeds):
+        order = SequencesOrder(280, seed, SequencesOfEpisodes(Sequences(4), ends))
+        begins = np.flatnonzero(order.indices(np.arange(280), seed % 3) >= 280)
+        episodes = (order.indices(begins, seed % 3) - 280) // 7
+        np.add.at(lanes, (episodes, begins % 4), 1)
+        np.add.at(turns, (episodes, begins // 4 // 7), 1)
+    for counts in (lanes, turns):
+        expected = seeds / counts.shape[1]
+        assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
 def test_threads_workers_and_tickets_give_the_same_records() -> None:
     stream = ref_of(scattered()).stream(shuffle=Sequences(8, "episode"), shuffle_seed=2)
     expected = [(batch["record"].tolist(), batch["is_first"].tolist()) for batch in stream.batch(8)]
