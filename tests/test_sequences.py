@@ -1,5 +1,6 @@
 """Streams of `Sequences`: each row of a batch follows one episode, at any place and rank."""
 
+import hashlib
 import itertools
 import pickle
 import time
@@ -211,6 +212,32 @@ def test_the_field_is_last_and_can_be_left_out_or_named() -> None:
     found = [int(record["both"]) for record in function]
     assert [both // 2 for both in found] == named.indices(0).tolist()
     assert found[0] % 2 == 1
+
+
+def test_some_of_the_fields_are_read_alone() -> None:
+    run = ref_of().stream(shuffle=Sequences(4, "episode")).run
+    rows = run.rows(run.start, 0, 9)
+    episode, record, marks = run.read(rows)
+    for fields, expected in (([2, 0], [marks, episode]), ([1], [record]), ([2], [marks])):
+        found = run.read(rows, fields)
+        assert [column.tolist() for column in found] == [column.tolist() for column in expected]
+
+
+def test_no_records_make_no_sequences() -> None:
+    none = ref_of().filter(lambda record: False)
+    assert list(none.stream(shuffle=Sequences(4, "episode")).batch(4)) == []
+    order = SequencesOrder(0, 0, SequencesOfEpisodes(Sequences(4), np.empty(0, np.int64)))
+    assert order.indices(np.empty(0, np.int64), 0).tolist() == []
+
+
+def test_an_order_says_what_it_is_and_keeps_few_layouts() -> None:
+    order = SequencesOrder(10, 5, SequencesOfEpisodes(Sequences(3, "episode"), np.array([4, 10])))
+    digest = hashlib.sha256(np.array([4, 10], "<i8").tobytes()).hexdigest()[:16]
+    assert order.describe() == {"name": "sequences", "version": 1, "lanes": 3, "episodes": digest}
+    assert (order.records, order.seed, order.lanes) == (10, 5, 3)
+    for epoch in range(_KEPT_LAYOUTS + 3):
+        order.indices(np.arange(10), epoch)
+    assert len(order._layouts) == _KEPT_LAYOUTS
 
 
 def test_a_cursor_of_other_episodes_or_lanes_is_refused() -> None:

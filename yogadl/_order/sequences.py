@@ -119,7 +119,7 @@ class SequencesOrder(Order):
         sizes, place = all_sizes[episodes], ends[episodes] - all_sizes[episodes]
         before = np.cumsum(sizes) - sizes  # in the lanes as dealt, laid end to end
         bounds = np.append(before, self._records)[np.searchsorted(lane, np.arange(len(shares) + 1))]
-        kept = np.clip(shares[lane] - (before - bounds[lane]), 0, sizes)
+        kept = np.minimum(shares[lane] - (before - bounds[lane]), sizes)  # at least 1: see `_deal`
         # What is above a lane's share is laid end to end, and so is what the other lanes lack.
         more, lack = sizes - kept, np.maximum(shares - np.diff(bounds), 0)
         is_cut, is_filled = np.flatnonzero(more), np.flatnonzero(lack)
@@ -129,10 +129,9 @@ class SequencesOrder(Order):
         which = np.searchsorted(cut_starts, cuts, side="right") - 1
         of = is_cut[which]
         fills = is_filled[np.searchsorted(fill_starts, cuts, side="right") - 1]
-        is_kept = kept > 0
-        places = np.concatenate([place[is_kept], place[of] + kept[of] + cuts - cut_starts[which]])
-        sizes = np.concatenate([kept[is_kept], np.diff(cuts, append=more.sum())])
-        lane = np.concatenate([lane[is_kept], fills])
+        places = np.concatenate([place, place[of] + kept[of] + cuts - cut_starts[which]])
+        sizes = np.concatenate([kept, np.diff(cuts, append=more.sum())])
+        lane = np.concatenate([lane, fills])
         drawn = permute(np.arange(len(places), dtype=np.int64), len(places), absorb(key, 1))
         by_lane = np.lexsort((drawn, lane))
         sizes = sizes[by_lane]
@@ -153,7 +152,8 @@ def _deal(sizes: Integers, shares: Integers, key: int) -> tuple[Integers, Intege
     """Return the episodes in the order of their lanes, and the lane of each.
 
     Most are laid end to end in random order, and cut between two episodes, near equal sums. The last ones are
-    dealt by length, the longest first, each to the lane that lacks most.
+    dealt by length, the longest first, each to the lane that lacks most. So each episode begins within its
+    lane's share.
     """
     count, lanes = len(sizes), len(shares)
     drawn = permute(np.arange(count, dtype=np.int64), count, key)
