@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from yogadl._order import Blocks, Order, make_order
+from yogadl._order import Blocks, Order, Sequences, SequencesOfEpisodes, make_order
 
 CHUNK = 16384
 
@@ -44,6 +44,23 @@ def measure(order: Order, chunk: int = CHUNK, inverse: bool = False) -> float:
     return time_ns(work) / sum(map(len, chunks))
 
 
+def measure_sequences() -> None:
+    """Print the cost of 64 lanes of 100,000 episodes beside that of the global shuffle of as many records."""
+    ends = np.cumsum(1 + np.random.default_rng(0).integers(0, 400, 100_000))
+    records = int(ends[-1])
+    order, shuffle = (
+        make_order(records, SequencesOfEpisodes(Sequences(64), ends), 0),
+        make_order(records, True, 0),
+    )
+    cost, beside = measure(order), measure(shuffle)
+    epoch = iter(range(1, 1_000_000))
+    laid_out = time_ns(lambda: order.indices(np.array([0]), next(epoch)))
+    print(
+        f"sequences, n = {records:.0e}, 100,000 episodes: {cost:.1f} ns an index, global {beside:.1f}; "
+        f"a new epoch {laid_out / 1e6:.0f} ms, {laid_out / records:.1f} ns a record"
+    )
+
+
 def main() -> None:
     """Print the table."""
     # A process that has freed one big array, as any reader of batches has: before that glibc returns
@@ -64,6 +81,7 @@ def main() -> None:
         ("blocks, n = 2.4e9, 7,680 lanes", make_order(2_400_000_000, Blocks(records=128, window=8), 0)),
         ("blocks, n = 1e6, all is rest", make_order(10**6, Blocks(records=128, window=8), 0)),
     ]
+    measure_sequences()
     for name, order in cases:
         forward, back = measure(order), measure(order, inverse=True)
         small = measure(order, chunk=256)

@@ -20,6 +20,7 @@ MODULE_LINES = 100  # without docstrings, comments and empty lines
 SMALLER_MODULES = {
     "_format.old_cache": "only the command reads caches of yogadl 0.1.4",
     "_order.random": "loads numpy.random, which takes longer than all else that a hit loads",
+    "_views.sequences": "loads windows, which no other stream needs",
     "adapters.dataflow": "every adapter is a module that users import",
     "adapters.sql": "every adapter is a module that users import",
     "adapters.tfds": "every adapter is a module that users import",

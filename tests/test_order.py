@@ -23,6 +23,7 @@ from inside import (
     Drawn,
     GlobalOrder,
     Order,
+    SequencesOfEpisodes,
     SourceOrder,
     _random,
     absorb,
@@ -36,7 +37,7 @@ from inside import (
     unpermute,
 )
 
-from yogadl import Blocks
+from yogadl import Blocks, Sequences
 from yogadl.errors import ConfigurationError
 
 HERE = Path(__file__).parent
@@ -393,6 +394,30 @@ def test_groups_are_those_of_the_vectors(stranger: Program) -> None:
             assert stranger["groups_index"](*place) == row["indices"][position], row
             first, end = order.neighbours(position, row["epoch"])
             assert 0 <= first <= position < end <= sum(sizes)
+
+
+@pytest.mark.parametrize("row", VECTORS["sequences"], ids=lambda row: f"{len(row['sizes'])}-{row['lanes']}")
+def test_sequences_are_those_of_the_vectors(stranger: Program, row: dict[str, Any]) -> None:
+    sizes, lanes, place = row["sizes"], row["lanes"], (row["seed"], row["epoch"])
+    records, positions = sum(sizes), np.arange(sum(sizes))
+    order = make_order(records, SequencesOfEpisodes(Sequences(lanes), np.cumsum(sizes)), row["seed"])
+    found = order.indices(positions, row["epoch"])
+    assert found.tolist() == row["indices"]
+    assert sorted((found % records).tolist()) == positions.tolist()
+    again = pickle.loads(pickle.dumps(order))
+    assert (again, hash(again)) == (order, hash(order))
+    assert again.indices(positions[::-1], row["epoch"]).tolist() == row["indices"][::-1]
+    scattered = np.random.default_rng(1).permutation(records)
+    for first in ("is_first", None):
+        shuffle = SequencesOfEpisodes(Sequences(lanes, first=first), np.cumsum(sizes), scattered)
+        marks = 0 if first is None else found // records * records
+        others = make_order(records, shuffle, row["seed"])
+        assert others != order
+        expected = scattered[found % records] + marks
+        assert others.indices(positions, row["epoch"]).tolist() == expected.tolist()
+    for position in positions.tolist():
+        index, is_first = stranger["sequences_place"](position, sizes, lanes, *place)
+        assert index + is_first * records == row["indices"][position]
 
 
 @pytest.mark.parametrize("steps", [(0, 1), (7, 1), (7, 0)])

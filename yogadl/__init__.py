@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from yogadl._dataref import DrawnRef, PackedEpoch, PackedRef, RecordsRef, from_source
     from yogadl._format.codec import Zstd
     from yogadl._mix import MixedRef, concat, mix
-    from yogadl._order import Blocks
+    from yogadl._order import Blocks, Sequences
     from yogadl._sources.partitioned import partitioned
     from yogadl._stream import Loader, RecordStream, Stats, StreamIterator
     from yogadl._stream.plan import Plan, ReadingCost
@@ -62,6 +62,7 @@ __all__ = [
     "RecordStream",
     "RecordsRef",
     "Rejected",
+    "Sequences",
     "Stats",
     "Storage",
     "Stream",
@@ -104,6 +105,7 @@ _LAZY = {
     "RecordStream": ("yogadl._stream", "RecordStream"),
     "RecordsRef": ("yogadl._dataref", "RecordsRef"),
     "Rejected": ("yogadl._views.stages", "Rejected"),
+    "Sequences": ("yogadl._order", "Sequences"),
     "Stats": ("yogadl._stream", "Stats"),
     "StreamIterator": ("yogadl._stream", "StreamIterator"),
     "Dropped": ("yogadl._stream.tickets", "Dropped"),

@@ -27,7 +27,7 @@ from yogadl._core.protocols import (
     locality_of,
     views_of,
 )
-from yogadl._order import Blocks, Drawn, draw_of
+from yogadl._order import Blocks, Drawn, Sequences, draw_of
 from yogadl._removed import missing as removed
 from yogadl._streamed import StreamedRef
 from yogadl._views.views import ProjectedRecords, SelectedRecords, SlicedRecords
@@ -594,7 +594,12 @@ class DrawnRef(StreamedRef[Item_co]):
         """Yield the records of the first epoch in the order of their numbers; this counts as no epoch."""
         return self.stream().at(0)
 
-    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | Drawn:
+    def _order_for(self, shuffle: bool | Blocks | Sequences) -> bool | Drawn:
+        if isinstance(shuffle, Sequences):
+            raise ConfigurationError(
+                "records that each epoch draws anew make no sequences: pass shuffle=True, or open the stream "
+                "of the records themselves with Sequences"
+            )
         if isinstance(shuffle, Blocks):
             raise ConfigurationError(
                 "records that each epoch draws anew can't be read in blocks, since they lie anywhere: pass "

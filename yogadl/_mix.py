@@ -8,7 +8,7 @@ from typing import Any, Final
 from yogadl._core.arguments import explains_names, fraction_argument, int_argument
 from yogadl._core.protocols import Item_co, Made, RandomAccess
 from yogadl._dataref import DrawnRef, PackedRef, RecordsRef
-from yogadl._order import GROUPS, Blocks, DrawnMixture, Mixture, make_order
+from yogadl._order import GROUPS, Blocks, DrawnMixture, Mixture, Sequences, make_order
 from yogadl._order.mix import MOST_BITS, RUN
 from yogadl._streamed import StreamedRef
 from yogadl._views.joined import JoinedRecords
@@ -50,7 +50,12 @@ class MixedRef(StreamedRef[Item_co]):
         """Yield the records of the first epoch, each parent's in source order; this counts as no epoch."""
         return self.stream().at(0)
 
-    def _order_for(self, shuffle: bool | Blocks) -> Mixture:
+    def _order_for(self, shuffle: bool | Blocks | Sequences) -> Mixture:
+        if isinstance(shuffle, Sequences):
+            raise ConfigurationError(
+                "a mix can't be read in Sequences, since its parents take turns in each lane: open a stream "
+                "of yogadl.concat([...]) of the parents, or one of each parent"
+            )
         if isinstance(shuffle, Blocks) and shuffle.records == GROUPS:
             raise ConfigurationError(
                 'a mix can\'t be read in Blocks(records="groups"): give a number of records, or shuffle=True'

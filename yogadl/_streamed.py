@@ -18,7 +18,7 @@ from yogadl._core.protocols import (
     views_of,
 )
 from yogadl._core.spec import Spec
-from yogadl._order import GROUPS, Blocks, BlocksOfGroups, Drawn, Mixture
+from yogadl._order import GROUPS, Blocks, BlocksOfGroups, Drawn, Mixture, Sequences, SequencesOfEpisodes
 from yogadl._stream import RecordStream, html_of, open_shard, open_stream
 from yogadl.errors import ConfigurationError
 
@@ -124,7 +124,7 @@ class StreamedRef(DataRef[Item_co]):
     def stream(
         self,
         start_offset: int = 0,
-        shuffle: bool | Blocks = False,
+        shuffle: bool | Blocks | Sequences = False,
         skip_shuffle_at_epoch_end: bool = False,
         shuffle_seed: int | None = None,
         shard_rank: int = 0,
@@ -139,7 +139,8 @@ class StreamedRef(DataRef[Item_co]):
 
         Args:
             start_offset: How many records of the share are left out at the start of the first epoch.
-            shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks`.
+            shuffle: ``True`` for a true global shuffle, or a named order such as `yogadl.Blocks` or
+                `yogadl.Sequences`.
             skip_shuffle_at_epoch_end: Whether every epoch has the order of the first.
             shuffle_seed: The seed of the shuffle; 0 if not given, never a random one.
             shard_rank: The number of this reader's share, from 0.
@@ -162,19 +163,30 @@ class StreamedRef(DataRef[Item_co]):
             drop_shard_remainder=drop_shard_remainder,
             pad_shard_remainder=pad_shard_remainder,
         )
+        records, order = self._records, self._order_for(shuffle)
+        if isinstance(shuffle, Sequences) and shuffle.first is not None:
+            from yogadl._views.sequences import MarkedRecords  # not imported for other orders
+
+            records = MarkedRecords(records, shuffle.first)
         return open_stream(
-            self._records,
+            records,
             shard,
             start_offset=start_offset,
-            shuffle=self._order_for(shuffle),
+            shuffle=order,
             skip_shuffle_at_epoch_end=skip_shuffle_at_epoch_end,
             shuffle_seed=shuffle_seed,
             cursor=cursor,
             rebind=rebind,
         )
 
-    def _order_for(self, shuffle: bool | Blocks) -> bool | Blocks | BlocksOfGroups | Drawn | Mixture:
+    def _order_for(
+        self, shuffle: bool | Blocks | Sequences
+    ) -> bool | Blocks | BlocksOfGroups | SequencesOfEpisodes | Drawn | Mixture:
         """Return the order of this reference's streams for the argument `shuffle` of `stream`."""
+        if isinstance(shuffle, Sequences):
+            from yogadl._views.sequences import sequences_of  # not imported for other orders
+
+            return sequences_of(self._records, shuffle)
         if not (isinstance(shuffle, Blocks) and shuffle.records == GROUPS):
             return shuffle
         ends = self._records.group_ends

@@ -145,5 +145,17 @@ class Adapter(AdapterContract):
                 else:
                     assert np.array_equal(ours[name], theirs[name])
 
+    def test_a_batch_of_sequences_has_one_record_of_each_lane(self):
+        stream = REF.stream(shuffle=yogadl.Sequences(lanes=4, within="y", first="begins"))
+        batches = list(self.begin(self.make(stream, 4)))
+        assert [y for batch in batches for y in np.asarray(batch["y"]).tolist()] == stream.indices().tolist()
+        assert all(np.asarray(batch["begins"]).all() for batch in batches)  # each record is an episode
+
+    def test_batches_of_sequences_are_of_no_other_size(self):
+        stream = REF.stream(shuffle=yogadl.Sequences(lanes=4, within="y"))
+        for size in (2, 3, 8):
+            with pytest.raises(ConfigurationError, match=f"its size must be 4, not {size}"):
+                self.begin(self.make(stream, size))
+
     def test_what_is_no_stream_and_what_is_no_argument_is_refused(self):
         check_refusals(lambda stream, **names: self.make(stream, 2, **names), self.names)

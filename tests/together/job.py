@@ -52,6 +52,16 @@ def shared(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [record] * (int(record["id"]) % 4)
 
 
+def stepped(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as a step of an episode: those of one do not lie side by side."""
+    return {"id": record["id"], "episode": record["id"] * 7 % 31}
+
+
+def marked(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose id also says whether it is a first step."""
+    return {"id": 2 * record["id"] + record["is_first"]}
+
+
 def length_of(document: dict[str, Any]) -> int:
     """Return how many tokens a document has."""
     return len(document["tokens"])
@@ -115,7 +125,7 @@ class Job:
             documents of like length, where `batch_size` is None and a batch has one such list; "grouped":
             batches of documents of one length, alike; "sampled": records drawn with replacement; "flat":
             those that `shared` makes of each record; "windows": windows of time of `STEPS`, which have the id
-            of their anchor.
+            of their anchor; "sequences": steps of episodes, in `Sequences`.
         groups: Window and lanes, where row groups of Parquet are shuffled.
         options: How the storage is opened.
     """
@@ -174,11 +184,15 @@ class Job:
             return ref.sampled(np.arange(len(ref)), records=len(ref) + 90)
         if self.made == "windows":
             return ref.windows({"x": STEPS}, "episode").fields("id", "x", "x_is_pad")
+        if self.made == "sequences":
+            return ref.map(stepped)
         return ref.flat_map(shared) if self.made == "flat" else ref
 
     def stream(self) -> Any:
         """Open this rank's stream, which starts at the cursor."""
         shuffle = True if self.groups is None else yogadl.Blocks("groups", *self.groups)
+        if self.made == "sequences":
+            shuffle = yogadl.Sequences(self.ranks * self.batch_size, "episode")
         stream = self.ref().stream(
             shuffle=shuffle,
             shuffle_seed=self.seed,
@@ -188,6 +202,8 @@ class Job:
             pad_shard_remainder=self.pad_shard_remainder,
             cursor=self.cursor,
         )
+        if self.made == "sequences":
+            stream = stream.map(marked)
         if self.skips:
             stream = stream.skip_ranges(self.skips)
         if self.is_filled:

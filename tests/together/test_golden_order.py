@@ -76,6 +76,23 @@ def test_samples_and_pieces_are_those_of_each_epoch(trainers, storage, framework
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_rows_of_batches_follow_their_episodes(trainers, storage, framework, share):
+    job = Job(str(storage), "together", "503", batch_size=8, seed=4, made="sequences", **SHARES[share])
+    if framework == "grain" and job.ranks > 1:
+        job = dataclasses.replace(job, workers=0)
+    batches = run(trainers, framework, job)
+    assert batches == expected(job)
+    for of_rank in batches:
+        before = [None] * 8
+        for ids, _ in of_rank:
+            for row, number in enumerate(ids):
+                record, is_first = divmod(number, 2)
+                assert is_first or (record > before[row] and (record - before[row]) % 31 == 0)
+                before[row] = record
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_rank_gets_its_share_of_the_order(trainers, storage, framework, share):
     job = Job(str(storage), "together", "503", batch_size=8, seed=-3, **SHARES[share])
     if framework == "grain" and job.ranks > 1:  # each worker loads all of it: the next test has some

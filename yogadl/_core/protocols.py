@@ -326,6 +326,11 @@ class RandomAccess:
         return None
 
     @property
+    def episode_ends(self) -> Indices | None:
+        """The record after the last one of each episode, of records that lie in such; see `Sequences`."""
+        return None
+
+    @property
     def lineage(self) -> Lineage | None:
         """The dataset version that consists of these records, if there is one."""
         return None

@@ -5,7 +5,16 @@ computing the others; a mix is an order over several sources. `docs/explanation/
 arithmetic, which is frozen as version 1.
 """
 
-from yogadl._order.blocks import GROUPS, Blocks, BlocksOfGroups, Drawn, DrawnMixture, Mixture
+from yogadl._order.blocks import (
+    GROUPS,
+    Blocks,
+    BlocksOfGroups,
+    Drawn,
+    DrawnMixture,
+    Mixture,
+    Sequences,
+    SequencesOfEpisodes,
+)
 from yogadl._order.keys import derive_key
 from yogadl._order.order import Order
 from yogadl._order.orders import BlocksOrder, GlobalOrder, SourceOrder, draw_of, make_order, substitute
@@ -20,6 +29,8 @@ __all__ = [
     "DrawnMixture",
     "Mixture",
     "Order",
+    "Sequences",
+    "SequencesOfEpisodes",
     "SourceOrder",
     "derive_key",
     "draw_of",

@@ -1,6 +1,6 @@
 """The parameters of a shuffle of blocks, and of a mix. The orders themselves are imported only when used."""
 
-from typing import ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,59 @@ class BlocksOfGroups:
     def __init__(self, blocks: Blocks, ends: NDArray[np.int64]) -> None:
         self.blocks = blocks
         self.ends = ends
+
+
+@frozen
+class Sequences:
+    """A shuffle of whole episodes, for what has a state in time: ``shuffle=yogadl.Sequences(64, "episode")``.
+
+    Each of the `lanes` rows of a batch follows one episode, a step a batch, from its first step on, and then
+    another episode. So a recurrent policy goes on with a row's state, and sets it to zero where the row is
+    marked in the field `first`. Each record comes once an epoch.
+
+    In each epoch the episodes come in another order and in other lanes, which have equal shares of the
+    records. Where a lane has more than its share, the end of an episode is cut off, and read by another lane:
+    such a piece begins in the middle of the episode, and its first step is marked, too. If there are many
+    episodes, few are cut. One that is longer than a share is cut into several pieces.
+
+    Args:
+        lanes: The records of a batch, counted over all shards; a multiple of the number of shards.
+        within: The field that numbers the episode of each record: one integer, date, str or bytes. It is read
+            once, and what was found is kept next to the cache. None: the episodes are those of
+            `RecordsRef.windows`.
+        first: The name of the bool field that marks first steps, which is added to each record; None: no
+            field is added.
+
+    Raises:
+        ConfigurationError: If an argument makes no sense.
+    """
+
+    lanes: int
+    within: str | int | None = None
+    first: str | None = "is_first"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lanes", check_count("Sequences: lanes", self.lanes))
+        first: Any = self.first  # from the user: any object is possible
+        if first is not None and not (isinstance(first, str) and first):
+            raise ConfigurationError(f"Sequences: first must be the name of a field, or None, not {first!r}")
+
+
+class SequencesOfEpisodes:
+    """A shuffle of episodes: `Sequences`, and the episodes.
+
+    Args:
+        sequences: The lanes.
+        ends: The place after the last one of each episode.
+        order: The record at each place; None: its number is the place.
+    """
+
+    def __init__(
+        self, sequences: Sequences, ends: NDArray[np.int64], order: NDArray[np.int64] | None = None
+    ) -> None:
+        self.sequences = sequences
+        self.ends = ends
+        self.order = order
 
 
 @frozen

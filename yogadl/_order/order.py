@@ -60,6 +60,14 @@ class Order:
         return None
 
     @property
+    def lanes(self) -> int | None:
+        """The number of lanes, if records that follow one another in time come in the same lane; else None.
+
+        Position p is of lane ``p % lanes``, and a batch has one record of each lane.
+        """
+        return None
+
+    @property
     def change(self) -> tuple[int, dict[str, Any]] | None:
         """The epoch within which the weights of a mix changed, and the order's description for that epoch."""
         return None

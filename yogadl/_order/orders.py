@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yogadl._core.frozen import frozen
-from yogadl._order.blocks import Blocks, BlocksOfGroups, Drawn, Mixture
+from yogadl._order.blocks import Blocks, BlocksOfGroups, Drawn, Mixture, SequencesOfEpisodes
 from yogadl._order.keys import (
     RECORDS_LIMIT,
     absorb,
@@ -542,7 +542,9 @@ def substitute(
     raise AssertionError
 
 
-def make_order(records: int, shuffle: bool | Blocks | BlocksOfGroups | Drawn | Mixture, seed: int) -> Order:
+def make_order(
+    records: int, shuffle: bool | Blocks | BlocksOfGroups | SequencesOfEpisodes | Drawn | Mixture, seed: int
+) -> Order:
     """Return the order for the arguments of a stream.
 
     Args:
@@ -561,6 +563,10 @@ def make_order(records: int, shuffle: bool | Blocks | BlocksOfGroups | Drawn | M
         ) from error
     if isinstance(shuffle, BlocksOfGroups):
         return GroupsOrder(records, seed, shuffle)
+    if isinstance(shuffle, SequencesOfEpisodes):
+        from yogadl._order.sequences import SequencesOrder
+
+        return SequencesOrder(records, seed, shuffle)
     if isinstance(shuffle, Blocks):
         return BlocksOrder(records, seed, shuffle)
     if isinstance(shuffle, Drawn):

@@ -13,7 +13,7 @@ import numpy as np
 
 from yogadl._core.arguments import bool_argument, int_argument
 from yogadl._core.protocols import Column, DataRef, Memory, RandomAccess, Stream
-from yogadl._order import Blocks, BlocksOfGroups, Drawn, Mixture, make_order
+from yogadl._order import Blocks, BlocksOfGroups, Drawn, Mixture, SequencesOfEpisodes, make_order
 from yogadl._stream.cursor import read_skipped
 from yogadl._stream.cut import Cut, Flags, Point, Remainder, Rows, Shard
 from yogadl._stream.items import Batches
@@ -104,7 +104,7 @@ def open_stream(
     shard: Shard,
     *,
     start_offset: int,
-    shuffle: bool | Blocks | BlocksOfGroups | Drawn | Mixture,
+    shuffle: bool | Blocks | BlocksOfGroups | SequencesOfEpisodes | Drawn | Mixture,
     skip_shuffle_at_epoch_end: bool,
     shuffle_seed: int | None,
     cursor: Mapping[str, Any] | None,
@@ -117,7 +117,7 @@ def open_stream(
         CursorError: if the cursor is no cursor, or belongs to other data or another order.
     """
     record_shuffle = shuffle.shuffle if isinstance(shuffle, Drawn | Mixture) else shuffle
-    if not isinstance(record_shuffle, bool | np.bool_ | Blocks | BlocksOfGroups):
+    if not isinstance(record_shuffle, bool | np.bool_ | Blocks | BlocksOfGroups | SequencesOfEpisodes):
         raise ConfigurationError(
             f"shuffle must be True, False or an order such as yogadl.Blocks(...), not {record_shuffle!r}"
         )
@@ -138,6 +138,7 @@ def open_stream(
         seed=seed if shuffle or shuffle_seed is not None else None,
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
+    run.require_batch(None)
     if cursor is not None:
         resume = _resume_mix if isinstance(shuffle, Mixture) else _resume
         run = resume(run, cursor, bool_argument("rebind", rebind))
@@ -147,7 +148,8 @@ def open_stream(
 def _resume(run: Run, cursor: Mapping[str, Any], rebind: bool) -> Run:
     """Return the run that continues from a cursor."""
     skipped = read_skipped(cursor)
-    if skipped.ranges and skipped.records == run.shard.records:
+    # A cursor that leaves out positions is of another order than one of lanes, and is refused for that.
+    if skipped.ranges and skipped.records == run.shard.records and run.order.lanes is None:
         run = run.skipping(skipped)
     return run.resumed(cursor, rebind)
 
@@ -247,6 +249,11 @@ def as_order(given: Any) -> RecordStream:  # Any: the value is checked here
         raise ConfigurationError(
             f"a sampler gives only indices, so {stream.run.chain} would not be called: pass the "
             "stream itself to make_dataloader, or let the DataLoader read ref.map(...)"
+        )
+    if stream.run.order.lanes is not None and stream.source.is_drawn:
+        raise ConfigurationError(
+            "a sampler gives only indices, so the field of Sequences that marks first steps would be "
+            "missing: pass the stream itself to make_dataloader, or Sequences(..., first=None)"
         )
     if stream.source.is_drawn:
         raise ConfigurationError(

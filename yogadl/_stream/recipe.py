@@ -495,7 +495,8 @@ class Recipe:
     shard; see `cursor`.)
 
     Raises:
-        ConfigurationError: if an endless iterator would never yield an item.
+        ConfigurationError: if an endless iterator would never yield an item, or the order needs batches of
+            another size.
     """
 
     make: Make
@@ -507,6 +508,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.cut.require_items(self.run.shard)
+        if isinstance(self.make, Batches) and not self.make.is_single:
+            self.run.require_batch(self.cut.size)
 
     @property
     def run(self) -> Run:

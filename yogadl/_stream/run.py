@@ -35,7 +35,7 @@ from yogadl._core.spec import Spec
 from yogadl._order import GlobalOrder, Order, substitute
 from yogadl._stream.cursor import Identity, Numbering, Skipped, read_cursor
 from yogadl._stream.cut import Cut, Pieces, Point, Rows, Shard, joined, pieces_of
-from yogadl.errors import StageError
+from yogadl.errors import ConfigurationError, StageError
 
 if TYPE_CHECKING:
     from yogadl._stream.block_ahead import BlockAhead, BlockPlanner, MixedBlockAhead
@@ -249,6 +249,12 @@ class Run:
         self, function: Callable[..., Any], seed: int | None, spec: Any, options: "StageOptions"
     ) -> "Run":
         """Return the run whose records are passed through one more function; see `Chain`."""
+        if self.order.lanes is not None and options.on_error == "substitute":
+            raise ConfigurationError(
+                'on_error="substitute" would put a record of another time into a sequence: leave broken '
+                'records out before, ref.map(fn, on_error="skip").stream(...), or whole episodes by '
+                "ref.filter"
+            )
         from yogadl._views.functions import Chain  # imported only if functions are called
 
         chain = (self.chain or Chain(self.source, ())).then(function, seed, spec, options)
@@ -275,8 +281,37 @@ class Run:
         """Return the same run for another loader, with times and counts of its own."""
         return replace(self, counters=Counters())
 
+    def require_batch(self, size: int | None) -> None:
+        """Refuse batches of another size than the order needs; None: the shards alone are checked.
+
+        Raises:
+            ConfigurationError: if records follow one another in lanes, and a batch has not one of each.
+        """
+        lanes, ranks = self.order.lanes, self.shard.ranks
+        if lanes is None:
+            return
+        if lanes % ranks:
+            raise ConfigurationError(
+                f"Sequences(lanes={lanes}) can't be divided among {ranks} shards: pass a number of lanes "
+                f"that is a multiple of {ranks}"
+            )
+        if size is not None and size * ranks != lanes:
+            raise ConfigurationError(
+                f"a batch of Sequences(lanes={lanes}) over {ranks} shards has one record of each lane: its "
+                f"size must be {lanes // ranks}, not {size}"
+            )
+
     def skipping(self, skipped: Skipped) -> "Run":
-        """Return the run that leaves out these positions, and no others, from the same place on."""
+        """Return the run that leaves out these positions, and no others, from the same place on.
+
+        Raises:
+            ConfigurationError: if records follow one another in time, of which none can be left out.
+        """
+        if self.order.lanes is not None and skipped.ranges:
+            raise ConfigurationError(
+                "Sequences can't leave out positions, since a lane would go on with another record: leave "
+                "out whole episodes by ref.filter or ref.select, and begin without a cursor"
+            )
         position = self.identity().skipped.place(self.start.position)
         start = Point(self.start.epoch, skipped.before(position))
         shard = replace(self.shard, records=skipped.kept)

@@ -336,8 +336,9 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
 
         With ``on_error="substitute"``, another record of the epoch takes the place of one for which `fn`
         raises, drawn by seed, epoch and position: of the same parent in a mix, of the same window with
-        `Blocks`. It passes through all functions with the random numbers of the place. Counts and cursors
-        stay exact, and each rank and resume has the same record there. `rejected` lists those replaced.
+        `Blocks`; with `Sequences` it is refused. It passes through all functions with the random numbers of
+        the place. Counts and cursors stay exact, and each rank and resume has the same record there.
+        `rejected` lists those replaced.
 
         Args:
             fn: Takes a record, and returns a record. It may change the record that it is given.
@@ -431,7 +432,8 @@ class RecordStream(Restartable[Item_co], Stream[Item_co]):
             ranges: Pairs (start, stop); ``[]`` leaves out nothing.
 
         Raises:
-            ConfigurationError: if they are no ranges of an epoch's positions, or leave no position.
+            ConfigurationError: if they are no ranges of an epoch's positions, leave no position, or the order
+                is `Sequences`, whose lanes would go on with other records.
 
         Example:
             >>> import yogadl

@@ -59,6 +59,11 @@ class SameNumbers(View):
         return self.parent.group_ends
 
     @property
+    def episode_ends(self) -> Indices | None:
+        """The record after the last one of each episode of the parent."""
+        return self.parent.episode_ends
+
+    @property
     def is_drawn(self) -> bool:
         """Whether an index also has an epoch's draw."""
         return self.parent.is_drawn
@@ -185,7 +190,15 @@ class SlicedRecords(SameValues):
     @property
     def group_ends(self) -> Indices | None:
         """The record after the last one of each group, of a slice that leaves out none in between."""
-        ends, chosen = self.parent.group_ends, self._range
+        return self._ends_within(self.parent.group_ends)
+
+    @property
+    def episode_ends(self) -> Indices | None:
+        """The record after the last one of each episode, of a slice that leaves out none in between."""
+        return self._ends_within(self.parent.episode_ends)
+
+    def _ends_within(self, ends: Indices | None) -> Indices | None:
+        chosen = self._range
         if ends is None or chosen.step != 1 or not len(chosen):
             return None
         inside = ends[(ends > chosen.start) & (ends < chosen.stop)] - chosen.start

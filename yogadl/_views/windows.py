@@ -172,10 +172,7 @@ class WindowedRecords(View, ComposedRecords):
         fixed = [field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed]
         steps = [len(self._offsets.get(number, _ANCHOR)) for number in self._varying]
         self.record_bytes = max(1, sum(fixed) + max(steps, default=0) * parent.record_bytes)
-        self._within = None
-        if windowing.within is not None:
-            self._within = number_of(parent.spec, windowing.within, "an episode's number")
-            _check_within(windowing.within, parent.spec.fields[self._within].leaf)
+        self._within = windowing.within
         self._lock = ProcessLock()
         self._kept: KeptAt | None = None
         self._found: tuple[Episodes, Indices] | None = None
@@ -258,26 +255,16 @@ class WindowedRecords(View, ComposedRecords):
         return episodes.ends.nbytes + firsts.nbytes + order_bytes
 
     def _find_episodes(self) -> Episodes:
-        """Return the episodes: as kept beside the cache, or worked out now, and keep them."""
-        count = len(self.parent)
         if self._within is None:
+            count = len(self.parent)
             return Episodes(np.array([count] if count else [], np.int64))
-        require_memory("windows", count, PLAN_BYTES)
-        seen = ProjectedRecords(
-            self.parent, Spec(self.parent.spec.fields[self._within].leaf), (self._within,)
-        )
-        self._kept = find_stored(seen, ["windows-1"], [], "a plan of episodes")
-        if self._kept is not None:
-            content = self._kept.cache.plan(self._kept.name)
-            try:
-                if content is not None:
-                    return Episodes.from_bytes(content, count)
-            except CacheFormatError:
-                pass  # it is made again
-        episodes = _episodes_by_reading(seen)
-        if self._kept is not None and not self._kept.cache.keep_plan(self._kept.name, episodes.to_bytes()):
-            self._kept = None
+        episodes, self._kept = find_episodes(self.parent, self._within, "windows")
         return episodes
+
+    @property
+    def episode_ends(self) -> Indices:
+        """The window after the last one of each episode that has any."""
+        return self._plan[1][1:][np.diff(self._plan[1]) > 0]
 
     def _bounds(self) -> tuple[int, int, int]:
         """Return how near to the beginning and to the end of an episode an anchor may be, and the stride.
@@ -478,6 +465,38 @@ class WindowedRecords(View, ComposedRecords):
             spared.append(of_parent.spared * len(indices) // len(records))
             held += of_parent.held
         return Announced(min(spared), held)
+
+
+def find_episodes(records: RandomAccess, within: str | int, what: str) -> tuple[Episodes, KeptAt | None]:
+    """Return the episodes that a field numbers: as kept beside the cache, or worked out now, and keep them.
+
+    Args:
+        records: The records.
+        within: The name of the field.
+        what: What needs them, for an error.
+
+    Returns:
+        The episodes, and where they are kept, if they are.
+
+    Raises:
+        ConfigurationError: if there is no such field, or it can't number episodes.
+    """
+    number, count = number_of(records.spec, within, "an episode's number"), len(records)
+    _check_within(within, records.spec.fields[number].leaf)
+    require_memory(what, count, PLAN_BYTES)
+    seen = ProjectedRecords(records, Spec(records.spec.fields[number].leaf), (number,))
+    kept_at = find_stored(seen, ["windows-1"], [], "a plan of episodes")
+    if kept_at is not None:
+        content = kept_at.cache.plan(kept_at.name)
+        try:
+            if content is not None:
+                return Episodes.from_bytes(content, count), kept_at
+        except CacheFormatError:
+            pass  # it is made again
+    episodes = _episodes_by_reading(seen)
+    if kept_at is not None and not kept_at.cache.keep_plan(kept_at.name, episodes.to_bytes()):
+        kept_at = None
+    return episodes, kept_at
 
 
 def _each_once(rows: Indices) -> tuple[Indices, Indices]:

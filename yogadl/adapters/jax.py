@@ -405,6 +405,8 @@ def make_jax_iterator(
     drop = drop_remainder or sharding is not None
     cut = cut_of(batch_size, drop, epochs, skip_finished_epoch=skip_finished_epoch)
     run, size = stream.run, cut.size
+    if not is_single:
+        run.require_batch(size)
     rows = run.shard.own(0)
     if sharding is not None and 0 < rows < size:
         raise ConfigurationError(

@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import yogadl
 from yogadl.adapters import torch as adapter
-from yogadl.errors import CursorError
+from yogadl.errors import ConfigurationError, CursorError
 
 pytestmark = [
     # torchdata 0.11 calls what torch 2.13 no longer wants called.
@@ -250,3 +250,12 @@ def test_records_are_read_with_their_places(size, workers):
     found = list(DataLoader(dataset, batch_size=None, num_workers=workers))
     assert found[0]["p"].dtype == torch.bool
     check_places(stream, found, (0,), "p")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_sequences_follow_their_lanes(ref, workers):
+    stream = ref.stream(shuffle=yogadl.Sequences(8, "id"))
+    loader = DataLoader(adapter.IterableDataset(stream, 8), batch_size=None, num_workers=workers)
+    assert ids(loader) == gold(stream, 0)
+    with pytest.raises(ConfigurationError, match="its size must be 8, not 4"):
+        adapter.IterableDataset(stream, 4)

@@ -227,6 +227,17 @@ def within_epoch(cursor):
     return cursor if not cursor["epoch"] else {**cursor, "epoch": 0, "position": RECORDS}
 
 
+def test_a_sampler_of_sequences_gives_the_lanes_but_no_marks():
+    plain = REF.stream(shuffle=yogadl.Sequences(4, "id", first=None))
+    assert ids(DataLoader(adapter.Dataset(REF), **by_batches(plain, 4))) == plain.indices().tolist()
+    with pytest.raises(ConfigurationError, match="its size must be 4, not 5"):
+        adapter.BatchSampler(plain, 5)
+    marked = REF.stream(shuffle=yogadl.Sequences(4, "id"))
+    for make in (adapter.Sampler, lambda stream: adapter.BatchSampler(stream, 4)):
+        with pytest.raises(ConfigurationError, match="marks first steps would be missing"):
+            make(marked)
+
+
 def test_the_state_survives_torch_save(tmp_path):
     loader = stateful(by_batches, 2)
     batches = iter(loader)

@@ -269,6 +269,8 @@ def _items_of(
     stream = as_stream(stream)
     warn_if_unsharded(stream, ranks_of("jax"))
     cut = cut_of(batch_size, drop_remainder, epochs, skip_finished_epoch=skip_finished_epoch)
+    if batch_size is not None:
+        stream.run.require_batch(cut.size)
     batches = NumberedBatches(stream, cut, padding_field=padding_field)
     batches.numbering.warn_if_finished()
     return RecordItems(batches) if batch_size is None else BatchItems(batches)

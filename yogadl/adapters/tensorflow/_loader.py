@@ -77,7 +77,9 @@ def make_tf_dataset(
     stream = as_stream(given)
     require_eager("make_tf_dataset")
     is_batched = batch_size is not None
-    if not is_batched:  # tf.data takes the records of a gather apart
+    if is_batched:
+        stream.run.require_batch(cut.size)
+    else:  # tf.data takes the records of a gather apart
         cut = replace(cut, size=stream.run.at_once(_GATHERED_BYTES, _GATHERED_RECORDS))
     components, tree = components_of_record(stream.spec, padding_field, is_batched=is_batched)
     numbered = NumberedBatches(stream, cut, padding_field=padding_field)

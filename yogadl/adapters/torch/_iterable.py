@@ -176,6 +176,8 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]  
         self.stream = as_stream(stream)
         cut = cut_of(batch_size, drop_remainder)
         self.batch_size = None if batch_size is None else cut.size
+        if self.batch_size is not None:
+            stream.run.require_batch(self.batch_size)
         check_function("transform", transform)
         self._items = _WorkerItems(stream, cut, batch_size is not None, padding_field, transform)
         self._items.batches(stream.run.start, 1)  # checks the padding field

@@ -233,6 +233,8 @@ class _StreamSampler(Restartable):
 
     def __init__(self, stream: RecordStream, cut: Cut, *, is_batched: bool) -> None:
         self.stream = as_order(stream)
+        if is_batched:
+            stream.run.require_batch(cut.size)
         recipe = Recipe(_Indices(stream.run, is_batched), cut)
         warn_of_shards(stream, cut)
         self._read_by(recipe)

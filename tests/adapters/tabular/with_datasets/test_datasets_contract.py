@@ -35,6 +35,7 @@ class TestIterableDataset(Adapter):
     test_values_that_make_no_sense_are_refused = None
     test_that_nothing_is_left_of_an_epoch_is_told_unless_it_is_passed_over = None
     test_an_epoch_that_makes_no_full_batch_is_a_warning = None
+    test_batches_of_sequences_are_of_no_other_size = None
 
     def make(self, stream, batch_size, *, epochs=1, drop_remainder=False, **names):
         return Loop(adapter.make_iterable_dataset(stream, **names), batch_size, epochs, drop_remainder)
