@@ -89,6 +89,7 @@ PAGES = {  # what makes them short, and where their weights are
         {'"s3://corpus/caches", mirror="mirror"': '"caches"', "step % 20": "step % 2"},
         "model",
     ),
+    "stories/robots.md": ({"step % 10": "step % 2"}, "model"),
 }
 RUN_ALONE = """
     import sys
@@ -110,6 +111,15 @@ def jpeg(image):
     return file.getvalue()
 
 
+def steps(jpegs):
+    """Yield a robot's steps, six an episode, with these frames."""
+    for index, frame in enumerate(jpegs):
+        at = np.float32([index, -index])
+        images = {"top": frame, "wrist": jpegs[-index]}
+        seen = {"images": images, "state": at}
+        yield {"observation": seen, "action": at / 96, "episode": index // 6, "index": index}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, monkeypatch):
     random = np.random.default_rng(0)
@@ -122,6 +132,7 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, mo
     storage.submit(columns, "pictures", "1")
     for name in ("web", "code"):
         storage.submit({"tokens": random.integers(1, 128, (80, 64), np.int32)}, name, "1")
+    storage.submit(steps(jpegs), "reach", "1")
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
