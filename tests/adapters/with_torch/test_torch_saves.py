@@ -111,13 +111,13 @@ def jpeg(image):
     return file.getvalue()
 
 
-def steps(jpegs):
-    """Yield a robot's steps, six an episode, with these frames."""
-    for index, frame in enumerate(jpegs):
-        at = np.float32([index, -index])
-        images = {"top": frame, "wrist": jpegs[-index]}
-        seen = {"images": images, "state": at}
-        yield {"observation": seen, "action": at / 96, "episode": index // 6, "index": index}
+def steps(random):
+    """Yield the steps of a robot with two cameras, six an episode."""
+    for index in range(96):
+        top, wrist = (jpeg(image) for image in random.integers(0, 256, (2, 48, 48), np.uint8))
+        state, action = random.random((2, 2), np.float32)
+        seen = {"images": {"top": top, "wrist": wrist}, "state": state}
+        yield {"observation": seen, "action": action, "episode": index // 6, "index": index}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -132,7 +132,7 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, mo
     storage.submit(columns, "pictures", "1")
     for name in ("web", "code"):
         storage.submit({"tokens": random.integers(1, 128, (80, 64), np.int32)}, name, "1")
-    storage.submit(steps(jpegs), "reach", "1")
+    storage.submit(steps(random), "reach", "1")
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
