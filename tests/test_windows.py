@@ -211,6 +211,14 @@ def test_values_that_are_not_of_one_shape_are_in_a_list(tmp_path, episodes):
         assert repr(ours) == repr(theirs)
 
 
+def test_no_windows_have_empty_columns(tmp_path):
+    ref = yogadl.open_storage(tmp_path).submit(listed([1, 1, 2]), "steps", "1")
+    for steps in (ref, ref[:0]):
+        batch = steps.windows(LISTS, "episode").gather([])
+        assert batch["text"] == [[], [], [], []]
+        assert batch["text_is_pad"].shape == (0, 4)
+
+
 def test_each_array_of_a_list_is_memory_of_its_own():
     ref = in_memory([1, 1]).windows({"ragged": [0, 1, 1]}, None)
     one, two = ref.__getitems__([0, 1])
@@ -319,7 +327,7 @@ def test_seconds_between_records_differ_from_any():
 def test_a_time_that_differs_by_just_the_tolerance_is_near():
     ref = timed([0, 1.5])
     ref.windows({"n": [1]}, "episode", time="t", fps=1, tolerance_s=0.5)
-    with pytest.raises(ConfigurationError, match="a larger tolerance_s than 0.4999"):
+    with pytest.raises(ConfigurationError, match=r"a larger tolerance_s than 0.4999"):
         ref.windows({"n": [1]}, "episode", time="t", fps=1, tolerance_s=0.4999)
 
 
