@@ -96,6 +96,7 @@ SKIPPED = {
     "docs/stories/chats.md": 5,
     "docs/stories/language_model.md": 11,
     "docs/stories/many_tasks.md": 3,
+    "docs/stories/robots.md": 6,
     "docs/howto/torchtitan.md": 1,
     "docs/howto/trl-grpo.md": 1,
     "docs/howto/verl.md": 1,
