@@ -375,7 +375,7 @@ class WindowedRecords(View, ComposedRecords):
         return columns
 
     def _sets(self, numbers: Iterable[int]) -> dict[_Offsets | None, list[int]]:
-        """Return the parent's fields that these fields are made of, by their offsets; None: they have none."""
+        """Return the parent's fields that these fields are made of, by their offsets; None: by none."""
         sets: dict[_Offsets | None, list[int]] = {}
         sources = [self._sources[number] for number in numbers]
         for number in dict.fromkeys(source.number for source in sources if not source.is_mask):
