@@ -66,6 +66,7 @@ def test_the_examples_of_docstrings_run(path, tmp_path, monkeypatch):
 
 def test_the_readme_has_an_example(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOGADL_CACHE", str(tmp_path / "of the user"))
     assert run_all(PAGES, ROOT / "README.md") > 0
 
 
