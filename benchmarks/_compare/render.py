@@ -158,8 +158,8 @@ def short(found: Found) -> str:
     return (
         f"{_table(rows)}\n\nShuffled records a second, the faster of without workers and with two; seconds "
         "from the start of the process to the first batch, and to the next one in the middle of an epoch; "
-        'memory without the page cache. "No (15 x)": the records of a batch are 15 times more alike than in a '
-        "random order. "
+        'memory without the page cache. "No (15 x)": the records of a batch are 15 times more alike than in '
+        "a random order. "
         f"Medians of {looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}."
         + _apart(found, looked)
     )
