@@ -30,6 +30,7 @@ html_copy_source = False
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # a block without a language is a picture, a tree of files, a formula
