@@ -15,6 +15,9 @@ WIDER = """[...document.querySelectorAll("article *")].filter(
 OUT_OF_ITS_BOX = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
     one => one.scrollWidth > one.clientWidth + 1 && !/auto|scroll/.test(getComputedStyle(one).overflowX)
 ).map(one => one.outerHTML.slice(0, 200))"""
+HIDDEN = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
+    one => one.scrollWidth > one.clientWidth + 1
+).map(one => one.innerText.slice(0, 200))"""
 # Numbers that a line break cuts: the cells of tables whose texts take more lines than they have words.
 CUT = r"""[...document.querySelectorAll("article td")].filter(cell => {
     const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
@@ -55,10 +58,7 @@ def test_links_show_titles(browser):
 @pytest.mark.parametrize("page", ["index.html", "comparison.html"])
 def test_on_a_desk_all_columns_and_all_code_are_seen_at_once(browser, page):
     browser.open(SITE / page, width=1280)
-    hidden = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
-        one => one.scrollWidth > one.clientWidth + 1
-    ).map(one => one.innerText.slice(0, 200))"""
-    assert browser.run(hidden) == []
+    assert browser.run(HIDDEN) == []
 
 
 SEEN_IN_THE_SIDE_BAR = """[...document.querySelectorAll(".sidebar-tree a")].filter(
@@ -96,6 +96,20 @@ def test_a_button_copies_code_without_prompts_and_answers(browser):
     commands = [text for text in browser.run(copies)[0] if text.startswith("yogadl ")]
     assert commands
     assert not any("$" in text for text in commands)
+
+
+def test_on_a_phone_the_tables_of_the_comparison_need_no_scrolling_and_lack_nothing(browser):
+    cells = """[...document.querySelectorAll("article table")].filter(
+        table => table.getClientRects().length
+    ).flatMap(table => [...table.rows]).flatMap(
+        row => [...row.cells].slice(1).map(cell => [row.cells[0], cell])
+    ).map(pair => pair.map(cell => cell.innerText.trim()).join(": ")).sort()"""
+    browser.open(SITE / "comparison.html", width=1280)
+    wide, count = browser.run(cells), "document.querySelectorAll('article table.wide').length"
+    assert browser.run(count) > 2
+    browser.open(SITE / "comparison.html", width=390)
+    assert browser.run(cells) == wide
+    assert browser.run(HIDDEN) == []
 
 
 def test_texts_of_pictures_do_not_run_into_each_other(browser):
