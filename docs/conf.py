@@ -30,6 +30,7 @@ html_copy_source = False
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 
 myst_heading_anchors = 4
 highlight_language = "none"  # a block without a language is a picture, a tree of files, a formula
@@ -77,6 +78,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"yogadl\._core\.forms\.Forms"),  # only a storage makes them
 ]
 PUBLIC = {*yogadl.__all__, *yogadl.storage.__all__, *yogadl.testing.__all__, *vars(yogadl.errors)}
+COLUMNS_ON_A_PHONE = 2  # beside the names of the rows
 TYPE_VARIABLES = {"Item_co", "Made", "P", "TrainerT"}
 
 # Called so, as functions are; else autodoc shows no more than that they are aliases.
@@ -97,6 +99,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", links_to_pages)
     app.connect("autodoc-process-bases", public_bases_only)
     app.connect("doctree-read", without_private_modules)
+    app.connect("doctree-read", narrow_tables_for_phones)
     app.connect("missing-reference", public_reference)
 
 
@@ -141,6 +144,34 @@ def without_private_modules(_: Sphinx, doctree: nodes.document) -> None:
     for path in list(doctree.findall(addnodes.desc_addname)):
         if "._" in path.astext():
             path.parent.remove(path)
+
+
+def narrow_tables_for_phones(app: Sphinx, doctree: nodes.document) -> None:
+    """Add to each wide table of the comparison tables of two columns, which site.css shows on a phone."""
+    if app.env.docname != "comparison":
+        return
+    for table in list(doctree.findall(nodes.table)):
+        columns = len(list(table.findall(nodes.colspec)))
+        if columns <= COLUMNS_ON_A_PHONE + 1:
+            continue
+        starts = range(1, columns, COLUMNS_ON_A_PHONE)
+        narrow = [with_columns(table, {0, *range(start, start + COLUMNS_ON_A_PHONE)}) for start in starts]
+        table["classes"].append("wide")
+        table.parent.insert(table.parent.index(table) + 1, narrow)
+
+
+def with_columns(table: nodes.table, kept: set[int]) -> nodes.table:
+    """Return a copy of a table that has only these of its columns."""
+    narrow = table.deepcopy()
+    narrow["classes"].append("narrow")
+    group = next(narrow.findall(nodes.tgroup))
+    rows = [list(group.findall(nodes.colspec)), *(list(row) for row in group.findall(nodes.row))]
+    for row in rows:
+        for place, cell in enumerate(row):
+            if place not in kept:
+                cell.parent.remove(cell)
+    group["cols"] = len(list(group.findall(nodes.colspec)))
+    return narrow
 
 
 def public_reference(

@@ -15,6 +15,9 @@ WIDER = """[...document.querySelectorAll("article *")].filter(
 OUT_OF_ITS_BOX = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
     one => one.scrollWidth > one.clientWidth + 1 && !/auto|scroll/.test(getComputedStyle(one).overflowX)
 ).map(one => one.outerHTML.slice(0, 200))"""
+HIDDEN = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
+    one => one.scrollWidth > one.clientWidth + 1
+).map(one => one.innerText.slice(0, 200))"""
 # Numbers that a line break cuts: the cells of tables whose texts take more lines than they have words.
 CUT = r"""[...document.querySelectorAll("article td")].filter(cell => {
     const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
@@ -55,10 +58,58 @@ def test_links_show_titles(browser):
 @pytest.mark.parametrize("page", ["index.html", "comparison.html"])
 def test_on_a_desk_all_columns_and_all_code_are_seen_at_once(browser, page):
     browser.open(SITE / page, width=1280)
-    hidden = """[...document.querySelectorAll("article pre, article .table-wrapper")].filter(
-        one => one.scrollWidth > one.clientWidth + 1
-    ).map(one => one.innerText.slice(0, 200))"""
-    assert browser.run(hidden) == []
+    assert browser.run(HIDDEN) == []
+
+
+SEEN_IN_THE_SIDE_BAR = """[...document.querySelectorAll(".sidebar-tree a")].filter(
+    one => one.getClientRects().length
+).map(one => one.innerText)"""
+
+
+def test_the_side_bar_shows_few_entries_and_the_pages_of_the_group_in_which_one_is(browser):
+    browser.open(SITE / "index.html", width=1280)
+    first = browser.run(SEEN_IN_THE_SIDE_BAR)
+    assert len(first) <= 30
+    assert first[0].startswith("Tutorial")
+    every = browser.run('[...document.querySelectorAll(".sidebar-tree a")].map(one => one.href)')
+    pages = {*PAGES} - {"index.html", "genindex.html", "py-modindex.html", "search.html"}
+    assert {(SITE / page).as_uri() for page in pages} == set(every)
+    browser.open(SITE / "howto" / "grain.html", width=1280)
+    inside = browser.run(SEEN_IN_THE_SIDE_BAR)
+    assert set(first) < set(inside)
+    assert {"Grain: its loaders over a cache", "JAX, on one host or many"} <= set(inside)
+
+
+def test_a_button_copies_code_without_prompts_and_answers(browser):
+    copies = """(async () => {
+        const copied = [];
+        Object.defineProperty(navigator, "clipboard", {value: {writeText: async text => copied.push(text)}});
+        for (const button of document.querySelectorAll("button.copy")) button.click();
+        await null;
+        return [copied, [...document.querySelectorAll("button.copy")].map(one => one.innerText)];
+    })()"""
+    browser.open(SITE / "index.html")
+    (code,), names = browser.run(copies)
+    assert code.startswith("import numpy as np\nimport yogadl\n\nstorage = ")
+    assert names == ["Copied"]
+    browser.open(SITE / "cli.html")
+    commands = [text for text in browser.run(copies)[0] if text.startswith("yogadl ")]
+    assert commands
+    assert not any("$" in text for text in commands)
+
+
+def test_on_a_phone_the_tables_of_the_comparison_need_no_scrolling_and_lack_nothing(browser):
+    cells = """[...document.querySelectorAll("article table")].filter(
+        table => table.getClientRects().length
+    ).flatMap(table => [...table.rows]).flatMap(
+        row => [...row.cells].slice(1).map(cell => [row.cells[0], cell])
+    ).map(pair => pair.map(cell => cell.innerText.trim()).join(": ")).sort()"""
+    browser.open(SITE / "comparison.html", width=1280)
+    wide, count = browser.run(cells), "document.querySelectorAll('article table.wide').length"
+    assert browser.run(count) > 2
+    browser.open(SITE / "comparison.html", width=390)
+    assert browser.run(cells) == wide
+    assert browser.run(HIDDEN) == []
 
 
 def test_texts_of_pictures_do_not_run_into_each_other(browser):
