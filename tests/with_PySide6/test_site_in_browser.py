@@ -29,6 +29,32 @@ CUT = r"""[...document.querySelectorAll("article td")].filter(cell => {
     }
     return false;
 }).map(cell => cell.innerText)"""
+# Texts that are hard to read on what lies behind them: of less contrast than 4.5, or 3 if they are large.
+FAINT = r"""(() => {
+    const numbers = color => color.match(/[\d.]+/g).map(Number);
+    const light = color => numbers(color).slice(0, 3).map(each => each / 255).map(
+        each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4
+    ).reduce((sum, each, place) => sum + each * [0.2126, 0.7152, 0.0722][place], 0);
+    const behind = one => {
+        for (; one; one = one.parentElement) {
+            const color = getComputedStyle(one).backgroundColor;
+            if ((numbers(color)[3] ?? 1) > 0.5) return color;
+        }
+        return "rgb(255, 255, 255)";
+    };
+    const found = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const one = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+        if (!text || one.closest("script, style, svg, noscript, .headerlink")) continue;
+        if (!one.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+        const style = getComputedStyle(one), size = parseFloat(style.fontSize);
+        const [dark, bright] = [light(style.color), light(behind(one))].sort((a, b) => a - b);
+        const isLarge = size >= 24 || (size >= 18.6 && style.fontWeight >= 700);
+        const contrast = (bright + 0.05) / (dark + 0.05);
+        if (contrast < (isLarge ? 3 : 4.5)) found.push([one.className, text, contrast]);
+    }
+    return found.slice(0, 5);
+})()"""
 FILE_NAMES = r"""[...document.querySelectorAll("article a.internal")].map(one => one.innerText).filter(
     text => /^\S+\.(md|rst)$/.test(text)
 )"""
@@ -47,6 +73,23 @@ def test_every_page_fits_its_window(browser, width, dark):
         for script in (WIDER, OUT_OF_ITS_BOX, CUT):
             assert browser.run(script) == [], page
         assert browser.complaints() == [], page
+
+
+# One page of each kind.
+KINDS = (
+    "index.html", "tutorial.html", "comparison.html", "decisions.html", "troubles.html", "cli.html",
+    "howto/pytorch.html", "stories/robots.html", "tasks/data.html", "explanation/order.html",
+    "reference/streams.html",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("page", KINDS)
+def test_texts_stand_out_from_what_is_behind_them(browser, page, dark):
+    browser.open(SITE / page, dark=dark)
+    assert browser.run(FAINT) == []
+    browser.run("document.querySelector('h1').style.color = getComputedStyle(document.body).backgroundColor")
+    assert browser.run(FAINT) != []
 
 
 def test_links_show_titles(browser):
