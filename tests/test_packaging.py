@@ -88,9 +88,10 @@ def test_all_names_every_extra_that_users_have(project):
 
 def test_ci_runs_the_second_command_of_the_readme():
     commands = re.findall(r"```(?:sh|bash)\n(.*)\n```", (ROOT / "README.md").read_text("utf-8"))
-    demo, suite = (line for line in commands if line.startswith("python3 -m pip install"))
-    assert demo.endswith("yogadl demo")
+    demo, suite = (line for line in commands if line.startswith("./run"))
+    assert demo == "./run demo"
     assert suite in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert os.access(ROOT / "run", os.X_OK)
 
 
 def test_the_version_is_the_newest_of_the_changelog(project):

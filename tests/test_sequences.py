@@ -343,6 +343,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ref_of().stream(shuffle=Sequences(8, "episode"), num_shards=2).batch(8), "must be 4, not 8"),
     (lambda: ref_of().stream(shuffle=Sequences(8, "episode"), num_shards=3), "multiple of 3"),
     (lambda: STREAM.skip_ranges([(0, 8)]), "can't leave out positions"),
+    (lambda: ref_of().stream(8, shuffle=Sequences(8, "episode")), "can't begin at start_offset"),
     (lambda: STREAM.map(failing, on_error="substitute"), "a record of another time"),
     (lambda: ref_of().sampled().stream(shuffle=Sequences(8, "episode")), "make no sequences"),
     (lambda: yogadl.mix({"a": (ref_of(), 1)}).stream(shuffle=Sequences(8, "episode")), "yogadl.concat"),

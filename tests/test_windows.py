@@ -211,6 +211,60 @@ def test_values_that_are_not_of_one_shape_are_in_a_list(tmp_path, episodes):
         assert repr(ours) == repr(theirs)
 
 
+def at(record, name):
+    for key in name.split("/"):
+        record = record[key]
+    return record
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """The same steps in memory, in a cache, and mapped."""
+    episodes = [3, 3, 3, 1, 1, 2]
+    cache = cached(tmp_path_factory.mktemp("caches"), episodes)
+    return episodes, (cache, in_memory(episodes), cache.map(dict, spec=cache.spec))
+
+
+FIELDS = ("episode", "x", "inner/y", "text", "ragged", "note")
+SOME = st.dictionaries(
+    st.sampled_from(FIELDS),
+    st.one_of(st.just([0]), st.lists(st.integers(-2, 2), min_size=1, max_size=3)),
+    min_size=1,
+)
+
+
+@given(SOME, st.sets(st.sampled_from(["episode", "x", "inner", "text", "ragged", "note"]), min_size=1))
+def test_each_field_has_its_own_offsets_and_the_others_none(bases, offsets, read):
+    """Also where all offsets of a field are 0 alone, whatever the order of the fields and which are read."""
+    episodes, refs = bases
+    records, windows = steps(episodes), expected(episodes, offsets)
+    for ref in refs:
+        found = ref.windows(offsets, "episode", masks=None)
+        assert [field.leaf.shape for field in found.spec.fields if field.name == "x"] == [
+            (len(offsets["x"]), 2) if "x" in offsets else (2,)
+        ]
+        for chosen in (found, found.fields(*read)):
+            for (anchor, taken, _), window in zip(
+                windows, chosen.__getitems__(range(len(windows))), strict=True
+            ):
+                for name in FIELDS:
+                    if chosen is found or name.split("/")[0] in read:
+                        numbers = taken.get(name, anchor)
+                        wanted = (
+                            at(records[numbers], name)
+                            if name not in offsets
+                            else [at(records[number], name) for number in numbers]
+                        )
+                        assert repr(plain(at(window, name))) == repr(plain(wanted))
+
+
+def plain(value):
+    """Return a value without arrays."""
+    if isinstance(value, list):
+        return list(map(plain, value))
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
 def test_no_windows_have_empty_columns(tmp_path):
     ref = yogadl.open_storage(tmp_path).submit(listed([1, 1, 2]), "steps", "1")
     for steps in (ref, ref[:0]):

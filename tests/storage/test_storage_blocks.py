@@ -592,6 +592,79 @@ EXACTLY_PLANNED = {
 }
 
 
+@pytest.mark.parametrize("size", [1, 2, 32])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_parent_of_a_mapped_mix_may_have_its_first_record_late(url, size, seed):
+    """A function is called record by record, so an announcement may be of one parent's first record alone."""
+    read = []
+    for ref in (fetched(url, "id"), here(url).fields("id")):
+        mixed = yogadl.mix({"a": (ref[:512], 400), "b": (ref[512:514], 1)}, at_end="repeat", seed=seed)
+        stream = mixed.stream(shuffle=yogadl.Blocks(16, 8, 1)).map(lambda one: one).batch(size)
+        read.append(list(itertools.islice(stream, 1100 // size)))
+        assert stream.plan().records == len(mixed)
+    assert_same_batches(*read)
+
+
+EACH_EPOCH = {
+    "plain": lambda ref, **options: ref.stream(**options),
+    "always the same": lambda ref, **options: ref.stream(**options, skip_shuffle_at_epoch_end=True),
+    "a mix": lambda ref, **options: thirds(ref).stream(**options),
+    "a mix always the same": lambda ref, **options: thirds(ref).stream(
+        **options, skip_shuffle_at_epoch_end=True
+    ),
+    "a mix whose parents begin again": lambda ref, **options: thirds(
+        ref, (0.2, 0.7, 0.1), at_end="repeat"
+    ).stream(**options),
+    "windows": lambda ref, **options: ref.windows({"image": [0, 1]}, None).stream(**options),
+}
+
+
+@pytest.mark.parametrize("name", EACH_EPOCH)
+def test_each_epoch_is_read_in_blocks_from_its_first_record_on(url, name):
+    ref = fetched(url, "image")
+    batches = iter(EACH_EPOCH[name](ref, shuffle=yogadl.Blocks(25, 5, 4)).batch(8, epochs=None))
+    steps, requests = len(EACH_EPOCH[name](ref, shuffle=True).batch(8)), []
+    for _ in range(4):
+        requests.append(ref.locality().ranges)
+        for _ in range(steps):
+            next(batches)
+    first, *later = np.diff(requests)
+    assert max(later) <= 1.15 * first
+
+
+def test_what_a_view_scatters_is_planned_as_it_is_read(url):
+    ref = fetched(url, "image")[::2]
+    loader = ref.stream(shuffle=ORDER).batch(8)
+    plan = loader.plan()
+    assert plan.chosen == "ranges"
+    assert not plan.of_blocks
+    list(loader)
+    assert plan.way("ranges").requests == ref.locality().ranges
+
+
+@pytest.mark.parametrize("kind", ["a mix", "joined"])
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_the_room_in_memory_is_for_all_parents(url, monkeypatch, kind, is_enough):
+    refs = [fetched(url) for _ in range(3)]
+    images = [each.fields("image") for each in refs]
+    mixed = yogadl.mix({str(number): (each, 1) for number, each in enumerate(images)})
+    ref = yogadl.concat(images) if kind == "joined" else mixed
+    stream = ref.stream(shuffle=ORDER)
+    need = stream.run.block_ahead.held_bytes
+    set_constants(monkeypatch, HELD_MOST_IN_MEMORY_BYTES=need - (not is_enough))
+    set_constants(monkeypatch, RANGED_CACHE_MOST_IN_MEMORY_BYTES=_held.MOST_IN_MEMORY_BYTES)
+    assert stream.plan().chosen == ("blocks" if is_enough else "ranges")
+    most = 0
+    for number, _ in enumerate(stream.batch(8)):
+        if not number % 8:
+            stores = [
+                store for each in refs for store in each._records.open()[1].parts.away._stores().values()
+            ]
+            most = max(most, sum(tally.size_bytes for store in stores for tally in store.tallies.copy()))
+    assert (most > 0) == is_enough
+    assert most <= need
+
+
 @pytest.mark.parametrize("where", ["memory", "a mirror"])
 def test_a_mix_goes_on_in_blocks_with_other_weights(url, tmp_path, where):
     read = []

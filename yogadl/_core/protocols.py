@@ -462,10 +462,11 @@ class Stored(RandomAccess):
         """
         raise NotImplementedError
 
-    def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
+    def block_store(self, key: str, records: int, room: tuple[int, int], *, is_shared: bool) -> Any:
         """Return a store for the blocks of a stream that reads this many records an epoch.
 
-        If all parts are on this machine, return ``None``.
+        If all parts are on this machine, return ``None``. `room` is the bytes that two windows of this cache
+        need, and those that the stream needs for all its caches.
         """
         raise NotImplementedError
 

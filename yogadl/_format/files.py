@@ -430,13 +430,13 @@ class AwayParts(Protocol):
         `held_bytes` is the memory needed to hold the stream's blocks, if its order is of blocks.
         """
 
-    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> Any:
+    def block_store(self, key: str, share: float, room: tuple[int, int], *, is_shared: bool) -> Any:
         """Return the store in which a stream holds the blocks that it reads from; None if it needs none.
 
         Args:
             key: A name for the stream, the same in all processes of this machine that read it.
             share: The share of the records that the stream reads an epoch.
-            held_bytes: The room that the blocks take.
+            room: The bytes that the blocks of this cache take, and those of all caches of the stream.
             is_shared: Whether several processes read one shard.
         """
 

@@ -328,9 +328,15 @@ class ParentOrder(Order):
         found: Integers = order.indices(positions, 0 if self.is_same else of_mix)
         return found
 
+    def follows(self, before: int, epoch: int) -> bool:
+        """Return whether one pass comes next after another: in the same epoch, or in the next one."""
+        (before, last), (epoch, number_of_pass) = divmod(before, _PASSES), divmod(epoch, _PASSES)
+        return (epoch, number_of_pass) in ((before, last + 1), (before + 1, 0))
+
     def end(self, epoch: int) -> int:
         """Return the position after the last one that is read in a pass: an epoch may end within one."""
         of_mix, number_of_pass = divmod(epoch, _PASSES)
+        of_mix = 0 if self.is_same else of_mix
         turns = self.mix.all_turns(of_mix, self.number) - number_of_pass * self.records
         return min(self.records, max(0, turns))
 

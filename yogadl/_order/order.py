@@ -46,6 +46,10 @@ class Order:
         """Return the position after the last one that is read in an epoch."""
         return self.records
 
+    def follows(self, before: int, epoch: int) -> bool:
+        """Return whether one epoch comes next after another."""
+        return epoch == before + 1
+
     @property
     def shuffled_blocks(self) -> Blocks | None:
         """The blocks that the order shuffles, if it does; of a mix, those of each parent."""

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -161,6 +161,7 @@ class BlockAhead:
     Attributes:
         most_rows: The most rows to announce ahead: blocks are held for the rows being read.
         held_bytes: The memory that holds the window being read, and the next.
+        all_held_bytes: That of all parents of a mix together.
         records: The number of records decided on, held or not, if nothing is read.
     """
 
@@ -187,6 +188,7 @@ class BlockAhead:
         rows = min(self._positions, order.records) // shard.ranks
         self.most_rows: int = max(1, rows // _WINDOW_OVERLAP_DIVISOR // 2)
         self.held_bytes: int = _WINDOWS * rows * row_bytes * (_GAP_DIVISOR + 1) // _GAP_DIVISOR
+        self.all_held_bytes = self.held_bytes
         self._lock = ProcessLock()
         self.records = 0
         self._of_process = PerProcess(_Reading)
@@ -239,11 +241,16 @@ class BlockAhead:
         if self._skipped is not None:
             reach += self._positions
         candidates = [
-            reader
-            for reader in self._own.readers
-            if reader.epoch == epoch and 0 < first - reader.last <= reach
+            reader for reader in self._own.readers if 0 < self._ahead_of(reader, epoch, first) <= reach
         ]
         return max(candidates, default=None)
+
+    def _ahead_of(self, reader: _ReadingPlace, epoch: int, position: int) -> int:
+        """Return how many positions a place is ahead of a reader, in its epoch or the next; 0: not at all."""
+        if reader.epoch == epoch:
+            return position - reader.last
+        is_next = self._order.follows(reader.epoch, epoch)
+        return self._order.end(reader.epoch) + position - reader.last if is_next else 0
 
     def _hold_and_find_others(self, rows: Rows, is_shared: bool, awaited: list[threading.Event]) -> Any:
         """Return whether each of these rows, of one epoch, is outside of all held blocks.
@@ -256,7 +263,8 @@ class BlockAhead:
         if before is not None:
             self._own.readers.remove(before)
             self._own.most_span = max(self._own.most_span, last - first)
-        reader = _ReadingPlace(epoch, last, self._own.calls if before is None else before.since)
+        is_same_epoch = before is not None and before.epoch == epoch
+        reader = _ReadingPlace(epoch, last, before.since if before and is_same_epoch else self._own.calls)
         self._own.readers = [*self._own.readers[1 - _READERS :], reader]
         is_other = np.ones(len(rows), bool)
         if before is None:
@@ -292,19 +300,21 @@ class BlockAhead:
             if not is_shared:  # only this stream knows when one of its windows is over
                 key += f" {os.getpid()} {next(_numbers)}"
             views = itertools.chain.from_iterable(map(views_of, self._part.records))
-            is_held = self._on_planned is None and self._is_joined()
+            is_held = self._on_planned is None and self.is_joined
             caches = {view: len(view) for view in views if is_held and isinstance(view, Stored)}
             self._own.stores = {}
             for cache, count in caches.items():
                 held_bytes = self.held_bytes * count // sum(caches.values())
                 own = min(self._shard.own(0), count)
-                store = cache.block_store(key, own, held_bytes, is_shared=is_shared)
+                room = held_bytes, self.all_held_bytes
+                store = cache.block_store(key, own, room, is_shared=is_shared)
                 if store is not None:
                     self._own.stores[cache] = store
-        return bool(self._own.stores) or self._on_planned is not None
+        return bool(self._own.stores) or (self._on_planned is not None and self.is_joined)
 
-    def _is_joined(self) -> bool:
-        """Return whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
+    @cached_property
+    def is_joined(self) -> bool:
+        """Whether a block's records are neighbours in a cache, unlike those of a shuffled view."""
         near = far = 0
 
         def count(_: Any, indices: Indices, *__: Any) -> Announced:
@@ -474,14 +484,12 @@ class MixedBlockAhead:
         is_same: bool,
         on_planned: BlockPlanner | None = None,
     ) -> None:
-        self._order = order
+        self._order, self._is_same = order, is_same
         joined = source
         while not isinstance(joined, JoinedRecords):
             [joined] = joined.parents
         self._firsts = [0, *itertools.accumulate(order.mixture.lengths)]
-        ends = list(
-            itertools.accumulate(map(len, joined.parents))
-        )  # a parent of the mix may be several of these
+        ends = list(itertools.accumulate(map(len, joined.parents)))  # a parent may be several of these
         self._parents = list[BlockAhead]()
         for number, (first, end) in enumerate(itertools.pairwise(self._firsts)):
             its = ParentOrder(order, number, is_same)
@@ -490,6 +498,12 @@ class MixedBlockAhead:
             part = BlockPart(records, max(1, row_bytes), first, number)
             share = replace(shard, records=its.end(its.epoch_of(0, 0)))
             self._parents.append(BlockAhead(source, its, share, None, False, on_planned, part))
+        for parent in self._parents:
+            parent.all_held_bytes = self.held_bytes
+        self._arguments = source, order, shard, is_same
+
+    def __reduce__(self) -> Any:
+        return MixedBlockAhead, self._arguments
 
     @property
     def most_rows(self) -> int:
@@ -500,6 +514,11 @@ class MixedBlockAhead:
             for parent, weight in zip(self._parents, weights, strict=True)
         ]
         return max(1, min(each))
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a block's records are neighbours in a cache, of any parent."""
+        return any(parent.is_joined for parent in self._parents)
 
     @property
     def held_bytes(self) -> int:
@@ -531,7 +550,7 @@ class MixedBlockAhead:
         end = 0
         for epoch, positions in rows.pieces:
             start, end = end, end + len(positions)
-            numbers, turns = self._order.turns(np.asarray(positions), epoch)
+            numbers, turns = self._order.turns(np.asarray(positions, np.int64), 0 if self._is_same else epoch)
             for number, parent in enumerate(self._parents):
                 its = np.flatnonzero(numbers == number)
                 passes, turns_there = np.divmod(turns[its], self._order.mixture.lengths[number])

@@ -139,6 +139,11 @@ def open_stream(
         skip_shuffle_at_epoch_end=skip and bool(shuffle),
     )
     run.require_batch(None)
+    if offset and run.order.lanes is not None:
+        raise ConfigurationError(
+            "Sequences can't begin at start_offset, in the middle of episodes whose states are not there: "
+            "pass cursor=, which was saved with the states"
+        )
     if cursor is not None:
         resume = _resume_mix if isinstance(shuffle, Mixture) else _resume
         run = resume(run, cursor, bool_argument("rebind", rebind))

@@ -281,13 +281,15 @@ class Run:
         """Return the same run for another loader, with times and counts of its own."""
         return replace(self, counters=Counters())
 
-    def require_batch(self, size: int | None) -> None:
+    def require_batch(self, size: int | None, nodes: int = 1) -> None:
         """Refuse batches of another size than the order needs; None: the shards alone are checked.
+
+        Each shard may be divided among nodes, too.
 
         Raises:
             ConfigurationError: if records follow one another in lanes, and a batch has not one of each.
         """
-        lanes, ranks = self.order.lanes, self.shard.ranks
+        lanes, ranks = self.order.lanes, self.shard.ranks * nodes
         if lanes is None:
             return
         if lanes % ranks:
@@ -299,6 +301,18 @@ class Run:
             raise ConfigurationError(
                 f"a batch of Sequences(lanes={lanes}) over {ranks} shards has one record of each lane: its "
                 f"size must be {lanes // ranks}, not {size}"
+            )
+
+    def require_undivided(self, workers: int, instead: str) -> None:
+        """Refuse to let each worker make batches of some records of its own.
+
+        Raises:
+            ConfigurationError: if records follow one another in lanes, and there are several workers.
+        """
+        if self.order.lanes is not None and workers > 1:
+            raise ConfigurationError(
+                f"records of Sequences(lanes={self.order.lanes}) can't be divided among {workers} workers, "
+                f"in whose batches a row would not go on with its episode: {instead}"
             )
 
     def skipping(self, skipped: Skipped) -> "Run":
@@ -365,7 +379,8 @@ class Run:
             return None
         if not any(isinstance(view, Stored) for view in views_of(self.source)):
             return None
-        return self.planned_blocks(None)
+        found = self.planned_blocks(None)
+        return found if found.is_joined else None
 
     def planned_blocks(self, on_planned: "BlockPlanner | None") -> "BlockAhead | MixedBlockAhead":
         """Return the reader of blocks for a plan."""

@@ -166,7 +166,7 @@ class WindowedRecords(View, ComposedRecords):
         self.spec, self._sources = _windowed_spec(parent.spec, self._offsets, named)
         arguments = windowing.stride, windowing.drop_first, windowing.drop_last
         self._stride, self._drop_first, self._drop_last = (
-            int_argument(name, argument, name == "stride")
+            int_argument(name, argument, int(name == "stride"))
             for name, argument in zip(("stride", "drop_first", "drop_last"), arguments, strict=True)
         )
         fixed = [field.leaf.row_bytes for field in self.spec.fields if field.leaf.is_fixed]
@@ -374,19 +374,19 @@ class WindowedRecords(View, ComposedRecords):
             columns.append(column if step is None else [values[step] for values in column])
         return columns
 
-    def _sets(self, numbers: Iterable[int]) -> dict[_Offsets, list[int]]:
-        """Return the parent's fields that these fields are made of, by their offsets."""
-        sets: dict[_Offsets, list[int]] = {}
+    def _sets(self, numbers: Iterable[int]) -> dict[_Offsets | None, list[int]]:
+        """Return the parent's fields that these fields are made of, by their offsets; None: by none."""
+        sets: dict[_Offsets | None, list[int]] = {}
         sources = [self._sources[number] for number in numbers]
         for number in dict.fromkeys(source.number for source in sources if not source.is_mask):
-            sets.setdefault(self._offsets.get(number, _ANCHOR), []).append(number)
+            sets.setdefault(self._offsets.get(number), []).append(number)
         return sets
 
     def _read(
-        self, anchors: _Anchors, sets: Mapping[_Offsets, list[int]], memory: Memory | None
+        self, anchors: _Anchors, sets: Mapping[_Offsets | None, list[int]], memory: Memory | None
     ) -> dict[int, Column]:
         """Return the columns of the parent's fields, by their numbers."""
-        rows = {offsets: self._records(anchors, offsets) for offsets in sets}
+        rows = {offsets: self._records(anchors, offsets or _ANCHOR) for offsets in sets}
         if len(sets) > 1 and not _is_read_by_field(self.parent):
             records, which = _each_once(np.concatenate(list(rows.values()), axis=1))
             every = [number for its in sets.values() for number in its]
@@ -454,7 +454,8 @@ class WindowedRecords(View, ComposedRecords):
             return Announced()
         anchors = self._anchors(indices)
         spared, held = [], tuple[object, ...]()
-        for offsets, numbers in sets.items():
+        for given, numbers in sets.items():
+            offsets = given or _ANCHOR
             if on_planned is None and self._is_mapped(numbers):
                 # Of each window two records: the file holds the others between them.
                 ends = tuple(dict.fromkeys((min(offsets), max(offsets))))

@@ -432,8 +432,12 @@ class StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # untyped
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "StreamExamples":
         """Return each so many-th example."""
+        run, is_in_worker = self._stream.run, _is_in_worker()
+        if is_in_worker:
+            run.require_undivided(num_shards, "pass num_workers=0")
+        run.require_batch(None, self._step * num_shards)
         first = self._first + index * self._step
-        return self._with(_first=first, _step=self._step * num_shards, _is_of_worker=_is_in_worker())
+        return self._with(_first=first, _step=self._step * num_shards, _is_of_worker=is_in_worker)
 
     def reshard_data_sources(self) -> "StreamExamples":
         """Return the same: it can be divided as it is."""

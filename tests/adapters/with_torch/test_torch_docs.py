@@ -85,6 +85,13 @@ def test_the_story_of_chats_runs_to_its_end(tmp_path, monkeypatch):
     pages.run("stories/chats.md", pages.blocks("stories/chats.md"))
 
 
+def test_the_story_of_a_robot_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, programs("torch")))
+    monkeypatch.chdir(tmp_path)
+    pages.run("stories/robots.md", pages.blocks("stories/robots.md"))
+
+
 class BaseDataLoader:
     """What the page uses of torchtitan 0.3.0's `BaseDataLoader`, which only who wants it installs."""
 

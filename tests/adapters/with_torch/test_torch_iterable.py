@@ -259,3 +259,14 @@ def test_batches_of_sequences_follow_their_lanes(ref, workers):
     assert ids(loader) == gold(stream, 0)
     with pytest.raises(ConfigurationError, match="its size must be 8, not 4"):
         adapter.IterableDataset(stream, 4)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_records_of_sequences_are_not_divided_among_workers(ref, workers):
+    stream = ref.stream(shuffle=yogadl.Sequences(8, "id"))
+    loader = DataLoader(adapter.IterableDataset(stream), batch_size=8, num_workers=workers)
+    if workers < 2:
+        assert ids(loader) == gold(stream, 0)
+    else:
+        with pytest.raises(ConfigurationError, match="divided among 2 workers"):
+            list(loader)

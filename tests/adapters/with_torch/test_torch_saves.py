@@ -89,6 +89,7 @@ PAGES = {  # what makes them short, and where their weights are
         {'"s3://corpus/caches", mirror="mirror"': '"caches"', "step % 20": "step % 2"},
         "model",
     ),
+    "stories/robots.md": ({"step % 10": "step % 2"}, "model"),
 }
 RUN_ALONE = """
     import sys
@@ -110,6 +111,15 @@ def jpeg(image):
     return file.getvalue()
 
 
+def steps(random):
+    """Yield the steps of a robot with two cameras, six an episode."""
+    for index in range(96):
+        top, wrist = (jpeg(image) for image in random.integers(0, 256, (2, 48, 48), np.uint8))
+        state, action = random.random((2, 2), np.float32)
+        seen = {"images": {"top": top, "wrist": wrist}, "state": state}
+        yield {"observation": seen, "action": action, "episode": index // 6, "index": index}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, monkeypatch):
     random = np.random.default_rng(0)
@@ -122,6 +132,7 @@ def test_a_pages_script_that_is_killed_inside_its_saves_goes_on(page, folder, mo
     storage.submit(columns, "pictures", "1")
     for name in ("web", "code"):
         storage.submit({"tokens": random.integers(1, 128, (80, 64), np.int32)}, name, "1")
+    storage.submit(steps(random), "reach", "1")
     place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)

@@ -266,6 +266,12 @@ class ItemIterator(Iterator[Any]):
         self._number = epochs.begin()
         worker = self._id or WorkerId()
         self._worker, self._workers = worker.worker, worker.workers
+        if not items.is_batched:
+            items.stream.run.require_undivided(
+                self._workers,
+                "pass batch_size= to IterableDataset and batch_size=None to DataLoader, or call "
+                "make_dataloader",
+            )
         self._numbering: Numbering | None = None
         self._yielded = 0
         self._is_finished = False

@@ -553,15 +553,16 @@ class CachedRecords(Stored):
         if away is not None:
             away.will_read(records, held_bytes=held_bytes, is_scattered=is_scattered)
 
-    def block_store(self, key: str, records: int, held_bytes: int, *, is_shared: bool) -> Any:
+    def block_store(self, key: str, records: int, room: tuple[int, int], *, is_shared: bool) -> Any:
         """Return a store for the blocks of a stream that reads this many records an epoch.
 
-        ``None`` if all parts are on this machine.
+        ``None`` if all parts are on this machine. `room` is the bytes that two windows of this cache need,
+        and those that the stream needs for all its caches.
         """
         away = self.open()[1].parts.away
         if away is None:
             return None
-        return away.block_store(key, records / max(1, len(self)), held_bytes, is_shared=is_shared)
+        return away.block_store(key, records / max(1, len(self)), room, is_shared=is_shared)
 
     @_naming_version
     def hold(

@@ -233,14 +233,16 @@ class BlockStore:
     Args:
         ranges: Reads the blocks.
         files: The files that hold them, or None for memory.
+        share: The share of the stream's blocks that are of this cache.
 
     Attributes:
         tallies: The tally of each `HeldRanges` that lives.
     """
 
-    def __init__(self, ranges: Ranges, files: BlockFiles | None) -> None:
+    def __init__(self, ranges: Ranges, files: BlockFiles | None, share: float = 1.0) -> None:
         self.ranges = ranges
         self.files = files
+        self._share = share
         self.tallies: set[HeldTally] = set()
         self._threads = DaemonThreads(1, "yogadl-blocks")
 
@@ -251,7 +253,7 @@ class BlockStore:
 
     def free_bytes(self) -> int:
         """Return the number of bytes that there is still room for."""
-        most_bytes = MOST_IN_MEMORY_BYTES if self.files is None else self.files.most_bytes
+        most_bytes = int(self._share * MOST_IN_MEMORY_BYTES) if self.files is None else self.files.most_bytes
         return most_bytes - sum(tally.size_bytes for tally in self.tallies.copy())
 
     def window(self, label: str) -> HeldRanges:

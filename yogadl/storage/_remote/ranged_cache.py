@@ -249,17 +249,20 @@ class RangedCache:
             return otherwise, f"the mirror's limit is {room}: only the parts that are there are read from it"
         return "mirror" if is_filled else otherwise, self._policy.reason(share)
 
-    def block_store(self, key: str, share: float, held_bytes: int, *, is_shared: bool) -> BlockStore | None:
+    def block_store(
+        self, key: str, share: float, room: tuple[int, int], *, is_shared: bool
+    ) -> BlockStore | None:
         """Return the store in which a stream is to hold blocks; see `AwayParts`."""
-        if self.choice(share, held_bytes=held_bytes)[0] != "blocks":
+        held_bytes, all_bytes = room
+        if self.choice(share, held_bytes=all_bytes)[0] != "blocks":
             return None
         stores = self._stores()
         store = stores.get(key)
         if store is None:
             files = self._block_files(key, held_bytes)
-            if files is None and (is_shared or held_bytes > MOST_IN_MEMORY_BYTES):
+            if files is None and (is_shared or all_bytes > MOST_IN_MEMORY_BYTES):
                 return None
-            store = stores[key] = BlockStore(self._ranges, files)
+            store = stores[key] = BlockStore(self._ranges, files, held_bytes / max(1, all_bytes))
         return store
 
     def _block_files(self, key: str, held_bytes: int) -> BlockFiles | None:

@@ -139,6 +139,24 @@ def test_nodes_share_the_order(dataset, nodes, workers):
         assert sorted(number for part in found for number in part) == list(range(RECORDS))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_sequences_are_divided_among_nodes_alone(nodes, workers):
+    sequences = REF.stream(shuffle=yogadl.Sequences(8, "n", first=None))
+    dataset = make_iterable_dataset(sequences)
+    if nodes == 3:
+        with pytest.raises(ConfigurationError, match="can't be divided among 3 shards"):
+            split_dataset_by_node(dataset, 0, nodes)
+        return
+    part = split_dataset_by_node(dataset, 0, nodes)
+    rows = DataLoader(part, batch_size=None, num_workers=workers) if workers else part
+    if workers:
+        with pytest.raises(ConfigurationError, match="can't be divided among"):
+            list(rows)
+    else:
+        assert numbers(rows) == sequences.indices().tolist()[::nodes]
+
+
 def test_a_shard_is_its_own(dataset):
     shard = make_iterable_dataset(stream_of(shard_rank=1, num_shards=3))
     shard.set_epoch(1)
