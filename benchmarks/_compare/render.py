@@ -156,10 +156,10 @@ def short(found: Found) -> str:
             others += [_value(of, "memory_mib_0", _mib), _is_global(of), _is_exact(of)]
             rows.append([found["peers"][key]["name"], *rates, *others])
     return (
-        f"{_table(rows)}\n\nShuffled records a second, the faster of without workers and with two; seconds "
-        "from the start of the process to the first batch, and to the next one in the middle of an epoch; "
-        'memory without the page cache. "No (15 x)": the records of a batch are 15 times more alike than in '
-        "a random order. "
+        f"{_table(rows)}\n\nShuffled records a second, without workers or with two, whichever is faster; "
+        "seconds from the start of the process to the first batch, and to the next one in the middle of an "
+        'epoch; memory without the page cache. "no (1.2 x)": the records of a batch are 1.2 times as alike as in a '
+        'random order. "by reading again": all that came before is read again. '
         f"Medians of {looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}."
         + _apart(found, looked)
     )
