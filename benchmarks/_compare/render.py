@@ -158,8 +158,8 @@ def short(found: Found) -> str:
     return (
         f"{_table(rows)}\n\nShuffled records a second, without workers or with two, whichever is faster; "
         "seconds from the start of the process to the first batch, and to the next one in the middle of an "
-        'epoch; memory without the page cache. "no (1.2 x)": the records of a batch are 1.2 times as alike as in a '
-        'random order. "by reading again": all that came before is read again. '
+        'epoch; memory without the page cache. "no (1.2 x)": the records of a batch are 1.2 times as alike '
+        'as in a random order. "by reading again": all that came before is read again. '
         f"Medians of {looked['rounds']} interleaved rounds, {looked['date']}: {looked['machine']}."
         + _apart(found, looked)
     )
