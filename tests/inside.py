@@ -81,9 +81,8 @@ yogadl._order.keys absorb absorb_array
 yogadl._order.mix RUN
 yogadl._order.permutation EXACT_LIMIT ROUNDS permute unpermute
 yogadl._order.random generators
-yogadl._order.orders BlocksOrder
+yogadl._order.orders BlocksOrder SequencesOrder _KEPT_LAYOUTS _LEVELLING
 yogadl._order BlocksOfGroups SequencesOfEpisodes
-yogadl._order.sequences _KEPT_LAYOUTS _LEVELLING SequencesOrder
 yogadl._core.protocols usual_prices
 yogadl._core.printable masked printable without_secrets
 yogadl._provenance.code CodeReader dumped

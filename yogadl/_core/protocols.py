@@ -184,22 +184,6 @@ class Stretches(NamedTuple):
     item_bytes: int
 
 
-class FirstRead(NamedTuple):
-    """What a process reads of a view's parent before it reads the view's first record.
-
-    Attributes:
-        records: The parent, or a view of it.
-        indices: The records that are read together.
-        fields: The numbers of the fields.
-        are_lengths: Whether only the lengths of the values are read.
-    """
-
-    records: Any
-    indices: Indices
-    fields: Sequence[int]
-    are_lengths: bool
-
-
 class Announced(NamedTuple):
     """The handle of what was announced: the bytes that arrive are kept for as long as it lives.
 
@@ -371,8 +355,8 @@ class RandomAccess:
         """The number of a parent's records that a record is made of, on average."""
         return 1.0
 
-    def first_reads(self) -> "Iterator[FirstRead]":
-        """Yield what a process reads of the parents before it reads the first record."""
+    def first_lengths(self) -> Iterator[tuple[Indices, int]]:
+        """Yield the parent's records whose lengths a process reads together at first, and the field."""
         return iter(())
 
     @property

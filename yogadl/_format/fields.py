@@ -15,7 +15,7 @@ from yogadl._core.protocols import Int64s, Memory
 from yogadl._core.spec import BYTES, JSON, MAX_DIMENSIONS, OBJECT, STR, Leaf, is_too_large
 from yogadl._format.codec import MOST_RATIO
 from yogadl._format.rows import KEPT_ROW_BYTES, AddressRange, Parts, StoredRows, row_step
-from yogadl._format.table import FieldTable
+from yogadl._format.table import FieldTable, runs_of
 from yogadl.errors import CacheFormatError
 
 # An entry consists of 32-bit words: the heap block, the start in it, the length there; if the field has a
@@ -427,10 +427,9 @@ class VaryingField:
             pieces = [memoryview(values[record])[begin : begin + size] for record, begin, size in found]
             data = bytearray().join(pieces)
         else:
-            # Ranges are read one by one, as they were announced.
-            follows = (parts[1:] == parts[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & is_here
-            firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
-            data = rows.joined(parts[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
+            # Who reads by range knows which ones were requested together.
+            _, runs = runs_of(parts, positions, lengths, is_here)
+            data = rows.joined(*runs)
         return np.frombuffer(data, self._dtype).reshape(-1, *self._item_shape)
 
     def _decoded(self, rows: StoredRows, ends: Int64s, kept: Mapping[int, bytes]) -> dict[int, Any]:

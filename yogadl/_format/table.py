@@ -476,6 +476,18 @@ def running_sums(counts: Sequence[int] | Int64s) -> Int64s:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
 
+def runs_of(
+    files: Int64s, positions: Int64s, lengths: Int64s, are_joined: bool | NDArray[np.bool_]
+) -> tuple[Int64s, tuple[Int64s, Int64s, Int64s]]:
+    """Return the runs of these ranges, in which each begins where the one before ends, and what begins each.
+
+    `are_joined` tells of each range but the first whether it may be in a run with that before it.
+    """
+    follows = (files[1:] == files[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & are_joined
+    firsts = np.flatnonzero(np.concatenate([[True], ~follows]))
+    return firsts, (files[firsts], positions[firsts], np.add.reduceat(lengths, firsts))
+
+
 def _names_to_array(names: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(map(bytes.fromhex, names)), np.uint8).reshape(len(names), 32)
 

@@ -160,14 +160,13 @@ def _count_first_records(
     ) -> Any:
         return planners[cache].add(indices, fields, stretches, window=window)
 
-    def add_lengths(cache: Any, indices: Indices, fields: Sequence[int], _: Stretches | None) -> Any:
+    def add_lengths(cache: Any, indices: Indices, fields: Sequence[int] | None, _: Stretches | None) -> Any:
         return planners[cache].add_lengths(indices, fields)
 
     run = make.run
     for view in views_of(run.source):
-        for first in view.first_reads():
-            on_planned = add_lengths if first.are_lengths else add
-            first.records.will_need(first.indices, first.fields, on_planned)
+        for indices, number in view.first_lengths():
+            view.parents[0].will_need(indices, (number,), add_lengths)
     blocks = run.planned_blocks(hold) if is_of_blocks else None
     records, counted, together = run.shard.own(0), 0, max(1, INDICES_PER_CHUNK // cut.size) * cut.size
     epoch = run, Cut(cut.size, cut.drop_remainder), Point(0, 0), 1

@@ -373,9 +373,8 @@ class Run:
             return None
         from yogadl._order.mix import MixOrder  # not imported for other orders
 
-        # Where positions are left out, and in a mix, several ranks read from each lane.
-        is_mix = isinstance(self.order, MixOrder)
-        if (ranks > 1 or is_mix) and (self.skipped is not None or (is_mix and ranks > 1)):
+        # With two of these, several ranks read from each lane, or it isn't known what a parent leaves out.
+        if (ranks > 1) + isinstance(self.order, MixOrder) + (self.skipped is not None) > 1:
             return None
         if not any(isinstance(view, Stored) for view in views_of(self.source)):
             return None

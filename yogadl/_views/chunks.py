@@ -12,7 +12,7 @@ from yogadl._core.arguments import bool_argument, int_argument, users_level
 from yogadl._core.frozen import frozen
 from yogadl._core.memory import require_memory
 from yogadl._core.process import ProcessLock
-from yogadl._core.protocols import Column, FirstRead, Indices, Memory, RandomAccess
+from yogadl._core.protocols import Column, Indices, Memory, RandomAccess
 from yogadl._core.spec import DictNode, Leaf, Spec
 from yogadl._format.table import running_sums
 from yogadl._order.lengths import offsets_of
@@ -191,13 +191,13 @@ class ChunkedRecords(MadeRecords):
         """Return the length of each document."""
         return np.diff(self._document_offsets())
 
-    def first_reads(self) -> Iterator[FirstRead]:
-        """Yield the reads of all lengths, if these are stored."""
+    def first_lengths(self) -> Iterator[tuple[Indices, int]]:
+        """Yield the documents whose lengths are read together, if these are stored."""
         self._document_offsets()
         is_varying = (self.parent.spec.fields[self._number].leaf.shape or ())[0] is None
         if is_varying and not self._is_read:
             for indices in reads_of_lengths(len(self.parent)):
-                yield FirstRead(self.parent, indices, (self._number,), are_lengths=True)
+                yield indices, self._number
 
     def announced(self, rows: tuple[_ChunkStretches, int], needs: Needs) -> Indices:
         """Return the first and the last document of each chunk: the file holds the others between these two.

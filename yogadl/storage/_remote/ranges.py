@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from yogadl._core.process import PerProcess, ProcessLock
 from yogadl._core.protocols import Int64s
 from yogadl._format.files import FileId, HeldRows
-from yogadl._format.table import PartTable, running_sums
+from yogadl._format.table import PartTable, running_sums, runs_of
 from yogadl.errors import CacheFormatError
 from yogadl.storage._remote.requests import DaemonThreads, Extent, Extents, NotHeldError, RequestCount
 
@@ -66,15 +66,6 @@ def full_of(files: Int64s, positions: Int64s, lengths: Int64s) -> tuple[Int64s, 
 def spans_of(files: Int64s, positions: Int64s, lengths: Int64s) -> list[ByteSpan]:
     """Return these ranges as spans."""
     return list(zip(files.tolist(), positions.tolist(), (positions + lengths).tolist(), strict=True))
-
-
-def runs_of(files: Int64s, positions: Int64s, lengths: Int64s, are_joined: NDArray[np.bool_]) -> Int64s:
-    """Return the numbers of those of these ranges that begin a run, in which each begins where one ends.
-
-    `are_joined` tells of each range but the first whether it may be in a run with that before it.
-    """
-    follows = (files[1:] == files[:-1]) & (positions[1:] == positions[:-1] + lengths[:-1]) & are_joined
-    return np.flatnonzero(np.concatenate([[True], ~follows]))
 
 
 def gap_of(table: PartTable, *, is_compared: bool) -> int:
@@ -381,8 +372,7 @@ class RangePolicy:
         files, positions, lengths = full_of(files, positions, lengths)
         if len(files) > 1:
             cells = positions // MOST_RANGE_BYTES
-            firsts = runs_of(files, positions, lengths, cells[1:] == cells[:-1])
-            files, positions, lengths = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
+            _, (files, positions, lengths) = runs_of(files, positions, lengths, cells[1:] == cells[:-1])
         keys, spans = self.keys(files, positions), spans_of(files, positions, lengths)
         with self._lock:
             known = self._known()
@@ -651,15 +641,14 @@ class Ranges(RangePolicy):
         files, positions, lengths = full_of(files, positions, lengths)
         if not len(files):
             return
-        are_joined = np.ones(len(files) - 1, np.bool_)
+        are_joined: bool | NDArray[np.bool_] = True
         if self.sums is not None:
             blocks = self._blocks_of(files, positions, lengths)
             are_joined = blocks[1:] == blocks[:-1]
         elif keeps_pages:
             first, last = positions // PAGE_BYTES, (positions + lengths - 1) // PAGE_BYTES
             are_joined = (first[:-1] == last[:-1]) & (first[:-1] == last[1:])
-        firsts = runs_of(files, positions, lengths, are_joined)
-        runs = files[firsts], positions[firsts], np.add.reduceat(lengths, firsts)
+        firsts, runs = runs_of(files, positions, lengths, are_joined)
         if keeps_pages or self.sums is not None or len(firsts) == len(files):
             yield from self.read(*runs, keeps_pages=keeps_pages, held=held)
             return
