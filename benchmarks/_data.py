@@ -97,6 +97,9 @@ def varying(records: int) -> Columns:
     return {"data": [random.bytes(length) for length in lengths], "id": np.arange(records)}
 
 
+tars = varying  # in shards, in a bucket
+
+
 VECTORS: Final = DataSet("{float32[16], int64} x 1 M", 1_000_000, 256, vectors, 1.35)
 SMALL_IMAGES: Final = DataSet("{uint8[32,32,3], int64} x 100 k", 100_000, 256, small_images, 1.0)
 TOKENS: Final = DataSet("{int32[2048]} x 50 k", 50_000, 256, tokens, 1.0)

@@ -255,8 +255,9 @@ def memory_bytes() -> int:
 def _family(process: int) -> Iterator[int]:
     yield process
     for thread in Path(f"/proc/{process}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            yield from _family(int(child))
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended since
+            for child in (thread / "children").read_text().split():
+                yield from _family(int(child))
 
 
 def _class(reader: str) -> Any:

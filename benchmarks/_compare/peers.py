@@ -29,6 +29,7 @@ class Peer:
 PEERS: Final = (
     Peer("numpy in RAM, for reference", "numpy", "arrays:InRam", ("numpy",)),
     Peer("yogadl", "yogadl", "yogadl_core:Core", (".",)),
+    Peer("yogadl, threads for workers", "yogadl_threads", "yogadl_core:Threads", (".",)),
     Peer("yogadl through PyTorch", "yogadl_torch", "yogadl_torch:Torch", (".", TORCH)),
     Peer("yogadl through tf.data", "yogadl_tf", "yogadl_tensorflow:ThroughTfData", (".", TENSORFLOW)),
     Peer("yogadl through Grain", "yogadl_grain", "yogadl_grain:WholeBatches", (".[grain]",)),

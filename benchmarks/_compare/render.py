@@ -22,12 +22,12 @@ _MET_MOST: Final = (
     "numpy",
     "yogadl",
     "yogadl_torch",
-    "tf_memory",
+    "yogadl_tf",
+    "tf_cached",
     "torch_files",
     "torch_ram",
     "grain",
     "mosaicml",
-    "ffcv",
     "hf",
 )
 _IN_SHORT: Final = {

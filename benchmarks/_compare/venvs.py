@@ -11,6 +11,8 @@ from typing import Final
 from _compare.peers import TORCH, Peer
 
 _INSTALL_S: Final = 1800
+# What has no wheel, and asks for what must be there before it can be built.
+_BUILT_WITH: Final = {"ffcv": ("setuptools", "wheel", "numpy", "pkgconfig")}
 
 
 class InstallError(Exception):
@@ -59,6 +61,10 @@ class Venvs:
             # PyTorch first: another package's range would bring another build.
             if TORCH in needs:
                 self._pip(python, self._torch)
+            for name, tools in _BUILT_WITH.items():
+                for need in (need for need in asked if need.startswith(name)):
+                    self._pip(python, *tools)
+                    self._pip(python, "--no-build-isolation", need)
             self._pip(python, *(self._path(need) for need in asked))
             ready.touch()
         elif any(need.startswith(".") for need in needs):  # the checkout may have changed

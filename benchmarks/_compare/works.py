@@ -52,7 +52,8 @@ FEEDING: Final = (
     Work("flux, B200: 36/s of 2.2 MB", "flux", 500, 8, 36),
 )
 TEXT: Final = Work("text", "text", 6_000, 256)
-ALL: Final = (DECODING, *FEEDING, TEXT)
+TARS: Final = Work("tars", "tars", 8_000, 64)
+ALL: Final = (DECODING, *FEEDING, TEXT, TARS)
 _OURS: Final = (".", *_DECODERS)
 DECODERS: Final = (
     Peer("yogadl, 2 threads", "jpeg_threads", "jpeg_yogadl:Threads", _OURS),
@@ -66,6 +67,7 @@ DECODERS: Final = (
         ("torchvision==0.29.1",),
     ),
     Peer("tf.data, 2 threads, `decode_and_crop_jpeg`", "jpeg_tf", "jpeg_tf:Decoding", (TENSORFLOW,)),
+    Peer("FFCV, 2 threads", "jpeg_ffcv", "jpeg_ffcv:Beton", _BY_KEY["ffcv"].needs),
 )
 FEEDERS: Final = (
     Peer("yogadl, 2 threads", "feed_threads", "yogadl_core:Threads", (".",)),
@@ -89,6 +91,20 @@ TEXTS: Final = (
     Peer("HF datasets, Parquet with zstd", "text_hf", "hf_datasets:Parquet", _BY_KEY["hf"].needs),
     Peer("Grain, ArrayRecord", "text_grain", "grain_arrayrecord:Compressed", _BY_KEY["grain"].needs),
 )
+_AFAR: Final = (".[s3]",)
+SHARDS: Final = (
+    Peer("yogadl, shuffled as a whole", "tars_global", "tars_yogadl:Global", _AFAR),
+    Peer("yogadl, `Blocks`: 1,000 records mixed", "tars_blocks", "tars_yogadl:InBlocks", _AFAR),
+    Peer("yogadl, in order", "tars_ordered", "tars_yogadl:InOrder", _AFAR),
+    Peer(
+        "WebDataset, a buffer of 1,000 records",
+        "tars_webdataset",
+        "tars_webdataset:Buffered",
+        _BY_KEY["webdataset"].needs,
+    ),
+)
+_PEERS: Final = {DECODING.maker: DECODERS, TEXT.maker: TEXTS, TARS.maker: SHARDS}
+_FAR_S: Final = 5  # times as long: what is read ahead must be little of it
 
 
 def measure(names: Sequence[str], settings: Settings) -> Found:
@@ -104,7 +120,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     """Let peers take turns at one work."""
     data = settings.folder / work.maker
     records = max(2 * work.batch, work.records // settings.part)
-    peers = DECODERS if work is DECODING else TEXTS if work is TEXT else FEEDERS
+    peers = _PEERS.get(work.maker, FEEDERS)
     sizes = {"name": work.name, "records": records, "batch": work.batch}
     of_set = run_task(settings, peers[0], "make", maker=work.maker, folder=str(data), **sizes)
     of_peers: dict[str, Any] = {}
@@ -117,7 +133,7 @@ def _measured(work: Work, settings: Settings) -> Found:
             try:
                 if not number:
                     built = run_task(settings, peer, "build", **places)
-                    of_peers[peer.key] = {"bytes": [built["bytes"]]} if work is TEXT else []
+                    of_peers[peer.key] = [] if work in (DECODING, *FEEDING) else {"bytes": [built["bytes"]]}
                 answer = _turn(work, peer, settings, places)
                 _keep(of_peers[peer.key], answer)
             except (InstallError, TaskError) as error:
@@ -127,7 +143,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     for path in settings.folder.glob(f"{work.maker}-*"):
         shutil.rmtree(path)
     said = {"date": datetime.date.today().isoformat(), "rounds": settings.count}
-    if work is TEXT:
+    if work in (TEXT, TARS):
         said |= of_set
     return said | {"machine": f"{machine()}, Python {platform.python_version()}", "peers": of_peers}
 
@@ -137,12 +153,18 @@ def _turn(work: Work, peer: Peer, settings: Settings, places: dict[str, str]) ->
     seconds = settings.seconds
     if work is DECODING:
         return run_task(settings, peer, "decode", **places, workers=_WORKERS, seconds=seconds)["images_per_s"]
-    if work is not TEXT:
+    if work in FEEDING:
         turn = {"workers": _WORKERS, "rate": work.rate / _SCALE, "seconds": seconds / 2}  # of each trial
         return run_task(settings, peer, "feed", **places, **turn, limit_s=_FEED_S)["accelerators"]
     found = {
         f"workers={count}": run_task(
-            settings, peer, "read", **places, workers=count, begun=True, seconds=seconds
+            settings,
+            peer,
+            "read",
+            **places,
+            workers=count,
+            begun=True,
+            seconds=seconds * _FAR_S if work is TARS else seconds,
         )["records_per_s"]
         for count in (0, _WORKERS)
     }
@@ -174,7 +196,12 @@ def load(folder: Path) -> Found:
 
 def tables(found: Found) -> str:
     """Return the tables of all kinds of work, of those that were measured."""
-    made = [_table_of_decoders(found), _table_of_feeders(found), _table_of_text(found)]
+    made = [
+        _table_of_decoders(found),
+        _table_of_feeders(found),
+        _table_of_text(found),
+        _table_of_tars(found),
+    ]
     return "\n\n".join(filter(None, made))
 
 
@@ -187,7 +214,7 @@ def _table_of_decoders(found: Found) -> str:
         "JPEGs of 375 x 500 and 71 KB, to uint8 of 224 x 224 x 3: decode, RandomResizedCrop, flip. Images a "
         f"second, the median of {of['rounds']} interleaved rounds and their range, {of['date']}: "
         f"{of['machine']}. The first four rows decode by simplejpeg and crop by OpenCV, the others by what "
-        "each brings. FFCV 1.0.2 has no wheel for this Python and does not compile here, so it has no row."
+        "each brings. FFCV encodes the pictures itself, at the same quality."
     )
     return "\n".join([text, "", "| | images/s |", "|---|---|", *rows])
 
@@ -236,6 +263,28 @@ def _table_of_text(found: Found) -> str:
         f"| | MB on disk | after reading | records/s, no workers | {_WORKERS} workers |",
         "|---|---|---|---|---|",
     ]
+    return "\n".join([text, "", *head, *rows])
+
+
+def _table_of_tars(found: Found) -> str:
+    if TARS.maker not in found:
+        return ""
+    of = found[TARS.maker]
+    text = (
+        f"Tar files in a bucket: {of['records']:,} records of 40 to 160 KB, {of['bytes'] / 1e6:.0f} MB, on a "
+        f"server of this machine that answers after 20 ms; nothing is kept here. Records a second, the "
+        f"median of {of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
+    )
+    rows = []
+    for peer in SHARDS:
+        got = of["peers"].get(peer.key)
+        shown = (
+            [_shown(got[f"workers={count}"]) for count in (0, _WORKERS)]
+            if isinstance(got, dict)
+            else [_shown(got)] * 2
+        )
+        rows.append(f"| {peer.name} | {' | '.join(shown)} |")
+    head = ["| | records/s | 2 workers or threads |", "|---|---|---|"]
     return "\n".join([text, "", *head, *rows])
 
 
