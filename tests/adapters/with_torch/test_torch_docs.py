@@ -86,6 +86,7 @@ def test_the_readmes_trainer_runs(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")  # of trl
 def test_the_story_of_chats_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, programs("torch")))
     monkeypatch.chdir(tmp_path)
     pages.run("stories/chats.md", pages.blocks("stories/chats.md"))
 
