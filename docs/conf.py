@@ -22,7 +22,8 @@ author = "the authors of yogadl"
 copyright = author
 version = release = yogadl.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nb_execution_mode = "off"  # a test runs the notebooks, and compares what they show
 exclude_patterns = ["pictures"]
 html_theme = "furo"
 html_title = f"yogadl {release}"

@@ -113,9 +113,9 @@ yogadl.cli._report_page Subject charts=markup page_of summary
 yogadl.cli fields=_report_page records=_report_page sampling=_report_page
 yogadl.cli._report_page.summary BARS bars_of
 yogadl.cli._report_page.markup MOST_LABEL classes histogram
-yogadl._core.shown Image MOST_FILE_BYTES MOST_SIDE image_of_array image_of_file is_image kind_of
+yogadl._core.shown Image MOST_FILE_BYTES MOST_SIDE fault_of image_of_array image_of_file is_image kind_of
 yogadl._core.shown element lines text
-yogadl.cli._report_page.summary MOST_CLASSES MOST_VALUES summary_of
+yogadl.cli._report_page.summary MOST_CLASSES MOST_FAULTS MOST_VALUES faults_of summary_of
 yogadl.storage _copy
 yogadl.storage _names
 yogadl._core.arguments MOVED

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inside import (
     BARS,
     MOST_CLASSES,
+    MOST_FAULTS,
     MOST_FILE_BYTES,
     MOST_LABEL,
     MOST_SIDE,
@@ -22,6 +23,8 @@ from inside import (
     bars_of,
     classes,
     element,
+    fault_of,
+    faults_of,
     histogram,
     image_of_array,
     image_of_file,
@@ -262,15 +265,18 @@ def test_what_has_another_shape_is_no_image(shape):
     assert not is_image(Leaf("int8", (2, 2)), np.zeros((2, 2), np.int8))
 
 
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
 def png(width, height, size_bytes=100):
     header = struct.pack(">4sIIBBBBB", b"IHDR", width, height, 8, 2, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
-    return content.ljust(size_bytes, b"\0")
+    return (content + PNG_END).ljust(size_bytes, b"\0")
 
 
 def jpeg(width, height, size_bytes=100, before=b"\xff\xe0\x00\x04ab"):
     frame = struct.pack(">HHBHHB", 0xFFC0, 11, 8, height, width, 1)
-    return (b"\xff\xd8" + before + frame + b"rest").ljust(size_bytes, b"\0")
+    return (b"\xff\xd8" + before + frame + b"abc\xff\xda\0\2rest\xff\xd9").ljust(size_bytes, b"\0")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +315,42 @@ def test_of_a_broken_file_it_says_that_it_is_broken_however_large(kind, content)
     for size_bytes in (0, 2 * MOST_FILE_BYTES):
         broken = content.ljust(size_bytes, b"\0")
         assert image_of_file(kind, broken) == f"begins as a {kind}, but can't be read"
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole"),
+    [("PNG", png(8, 9, 0)), ("JPEG", jpeg(8, 9, 0)), ("JPEG", jpeg(8, 9, 0, b"\xff\xe1\0\6\xff\xd8\xff\xd9"))],
+)
+def test_a_file_without_its_end_is_cut_short(kind, whole):
+    assert fault_of(kind, whole) is None and fault_of(kind, whole + b"more") is None
+    header = 33 if kind == "PNG" else whole.index(b"\xff\xda")
+    for length in range(header, len(whole)):
+        assert fault_of(kind, whole[:length]) == "is cut short", length
+        assert image_of_file(kind, whole[:length]) == f"begins as a {kind}, but is cut short"
+
+
+def test_what_is_broken_among_images_is_named_by_its_record():
+    whole, indices = jpeg(8, 9), np.arange(10, 30)
+    column = [whole] * 20
+    assert faults_of(column, indices) is None
+    assert faults_of([*column[:-1], whole[:12]], indices[::-1]) == "Broken, 1 of 20: record 10 can't be read"
+    column[3], column[7], column[19] = whole[:-90], b"<html>", b""
+    assert faults_of(column, indices) == (
+        "Broken, 3 of 20: record 13 can't be read, record 17 is no JPEG or PNG, record 29 is no JPEG or PNG"
+    )
+    for count in (MOST_FAULTS, MOST_FAULTS + 1):
+        column = [whole] * (20 - count) + [png(8, 9, 0)[:-1]] * count
+        found = faults_of(column, indices)
+        assert found.count("is cut short") == MOST_FAULTS and ("1 more" in found) == (count > MOST_FAULTS)
+
+
+def test_where_few_are_images_nothing_is_broken():
+    for images in (0, 1, 2):
+        column = [jpeg(8, 9)] * images + [b"text"] * 2
+        assert faults_of(column, np.arange(len(column))) is None
+    assert faults_of([jpeg(8, 9)] * 3 + [b"text"] * 2, np.arange(5)) is not None
+    assert faults_of(["text"], np.arange(1)) is None
+    assert faults_of(np.zeros((3, 2)), np.arange(3)) is None
 
 
 def test_before_a_segment_of_a_jpeg_there_may_be_more_of_its_first_byte():

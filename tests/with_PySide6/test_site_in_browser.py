@@ -55,6 +55,42 @@ FAINT = r"""(() => {
     }
     return found.slice(0, 5);
 })()"""
+# Texts that lie over each other, or out of the picture, as far as they are seen.
+COLLIDING = r"""(() => {
+    const seen = [], texts = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const one = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+        if (!text || one.closest("script, style, noscript, title, .headerlink")) continue;
+        if (!one.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+        const range = document.createRange();
+        range.selectNodeContents(texts.currentNode);
+        for (const {left, right, top, bottom} of range.getClientRects()) {
+            const box = {left, right, top, bottom, text};
+            for (let clip = one; clip instanceof HTMLElement; clip = clip.parentElement) {
+                if (getComputedStyle(clip).overflow === "visible") continue;
+                const inside = clip.getBoundingClientRect();
+                box.left = Math.max(box.left, inside.left), box.right = Math.min(box.right, inside.right);
+                box.top = Math.max(box.top, inside.top), box.bottom = Math.min(box.bottom, inside.bottom);
+            }
+            if (box.right > box.left + 1 && box.bottom > box.top + 1 && box.right > 0) seen.push(box);
+        }
+    }
+    seen.sort((a, b) => a.top - b.top);
+    const found = [];
+    for (const [place, one] of seen.entries()) {
+        if (document.documentElement instanceof SVGElement && (
+            one.left < -1 || one.top < -1 || one.right > innerWidth + 1 || one.bottom > innerHeight + 1
+        )) found.push(["outside", one.text]);
+        for (const other of seen.slice(place + 1)) {
+            if (other.top >= one.bottom) break;
+            const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+            const high = Math.min(one.bottom, other.bottom) - other.top;
+            const least = Math.min(one.bottom - one.top, other.bottom - other.top);
+            if (wide > 2 && high > 0.4 * least) found.push([one.text, other.text]);
+        }
+    }
+    return found.slice(0, 5);
+})()"""
 FILE_NAMES = r"""[...document.querySelectorAll("article a.internal")].map(one => one.innerText).filter(
     text => /^\S+\.(md|rst)$/.test(text)
 )"""
@@ -90,6 +126,26 @@ def test_texts_stand_out_from_what_is_behind_them(browser, page, dark):
     assert browser.run(FAINT) == []
     browser.run("document.querySelector('h1').style.color = getComputedStyle(document.body).backgroundColor")
     assert browser.run(FAINT) != []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", KINDS)
+def test_no_text_lies_over_another(browser, page, width):
+    browser.open(SITE / page, width=width)
+    assert browser.run(COLLIDING) == []
+    browser.run("document.querySelector('article p').style.marginTop = '-1.8em'")
+    assert browser.run(COLLIDING) != []
+
+
+PICTURES = sorted((Path(__file__).parents[2] / "docs" / "pictures").glob("*.svg"))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_no_text_of_a_picture_lies_over_another_or_outside(browser, picture):
+    browser.open(picture, width=1280)
+    assert browser.run(COLLIDING) == []
+    browser.run("document.querySelectorAll('text').forEach(one => one.setAttribute('x', -30))")
+    assert browser.run(COLLIDING) != []
 
 
 def test_links_show_titles(browser):

@@ -7,7 +7,7 @@ import math
 import struct
 import unicodedata
 import zlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -168,7 +168,10 @@ _MOST_FILE_PIXELS: Final = 2**22
 _LEAST_AVERAGED_SIDE: Final = 4
 _COLOURS: Final = {1: 0, 3: 2, 4: 6}  # channels -> PNG's colour type: grey, RGB, RGB with transparency
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_END: Final = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _JPEG: Final = b"\xff\xd8\xff"
+_JPEG_END: Final = b"\xff\xd9"
+_JPEG_PIXELS: Final = 0xDA  # the marker before them
 # The markers 0xC0 to 0xCF begin segments of JPEG that have the image's size, except these.
 _JPEG_SEGMENTS_WITHOUT_SIZE: Final = {0xC4, 0xC8, 0xCC}
 
@@ -239,37 +242,65 @@ def kind_of(content: bytes) -> str | None:
 def image_of_file(kind: str, content: bytes) -> Image | str:
     """Return an image file unchanged, or the reason why the page leaves it out.
 
-    Only the file's header is read: the browser finds out whether the rest can be decoded.
+    Only the file's header and its end are looked at: the browser finds out whether the rest can be decoded.
     """
-    width, height = (_size_of_png(content) if kind == "PNG" else _size_of_jpeg(content)) or (0, 0)
-    if not width * height:
-        return f"begins as a {kind}, but can't be read"
+    fault = fault_of(kind, content)
+    if fault is not None:
+        return f"begins as a {kind}, but {fault}"
+    width, height = _size_of(kind, content)
     if len(content) > MOST_FILE_BYTES or width * height > _MOST_FILE_PIXELS:
         return f"a {kind}, too large for this page"
     return Image(kind, content, width, height)
 
 
-def _size_of_png(content: bytes) -> tuple[int, int] | None:
+def fault_of(kind: str, content: bytes) -> str | None:
+    """Return what is wrong with an image file, by its header and its end: pixels are not decoded."""
+    if 0 in _size_of(kind, content):
+        return "can't be read"
+    if kind == "PNG":
+        is_whole = _PNG_END in content
+    else:
+        pixels = next((offset for marker, offset in _segments(content) if marker == _JPEG_PIXELS), None)
+        is_whole = pixels is not None and content.find(_JPEG_END, pixels) >= 0
+    return None if is_whole else "is cut short"
+
+
+def _size_of(kind: str, content: bytes) -> tuple[int, int]:
+    """Return width and height, 0 if the header is damaged."""
+    return _size_of_png(content) if kind == "PNG" else _size_of_jpeg(content)
+
+
+def _size_of_png(content: bytes) -> tuple[int, int]:
     header = content[12:29]
     if header[:4] != b"IHDR" or content[29:33] != struct.pack(">I", zlib.crc32(header)):
-        return None
+        return 0, 0
     width, height = struct.unpack(">II", header[4:12])
     return width, height
 
 
-def _size_of_jpeg(content: bytes) -> tuple[int, int] | None:
-    """Return width and height from the first segment that has a size, or None."""
+def _size_of_jpeg(content: bytes) -> tuple[int, int]:
+    """Return width and height from the first segment that has a size."""
+    for marker, offset in _segments(content):
+        if 0xC0 <= marker <= 0xCF and marker not in _JPEG_SEGMENTS_WITHOUT_SIZE:
+            if offset + 10 > len(content):
+                break
+            length, height, width, channels = struct.unpack(">HxHHB", content[offset + 2 : offset + 10])
+            return (width, height) if length == 8 + 3 * channels else (0, 0)
+    return 0, 0
+
+
+def _segments(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker of each segment of a JPEG, and where it is, up to its first pixels."""
     offset = 2
-    while offset + 10 <= len(content) and content[offset] == 0xFF:
+    while offset + 4 <= len(content) and content[offset] == 0xFF:
         marker, length = content[offset + 1], int.from_bytes(content[offset + 2 : offset + 4], "big")
         if marker == 0xFF:  # padding bytes before a marker
             offset += 1
             continue
-        if 0xC0 <= marker <= 0xCF and marker not in _JPEG_SEGMENTS_WITHOUT_SIZE:
-            height, width, channels = struct.unpack(">HHB", content[offset + 5 : offset + 10])
-            return (width, height) if length == 8 + 3 * channels else None
+        yield marker, offset
+        if marker == _JPEG_PIXELS:
+            return
         offset += 2 + length
-    return None
 
 
 # Write HTML in which everything from a dataset is escaped as text.
@@ -433,7 +464,9 @@ def _text(value: str) -> str:
 _NOTEBOOK_FIELDS: Final = 30
 _NOTEBOOK_STYLE: Final = (
     ".yogadl td, .yogadl th { text-align: left; vertical-align: top; } .yogadl caption { display: none; } "
-    ".yogadl .text { white-space: pre-wrap; max-height: 12rem; max-width: 30rem; overflow: auto; } "
+    ".yogadl td, .yogadl th, .yogadl code { overflow-wrap: anywhere; white-space: normal; } "
+    ".yogadl .wide { overflow-x: auto; } .yogadl img { max-width: 11rem; height: auto; } "
+    ".yogadl .text { white-space: pre-wrap; max-height: 12rem; max-width: 11rem; overflow: auto; } "
     ".yogadl small { display: block; } .yogadl .pixels { image-rendering: pixelated; }"
 )
 

@@ -79,8 +79,14 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     pages.run(page, shorter(page, {**fewer, "integers(20, 120)": "integers(10, 40)"}))
 
 
+def test_the_readmes_trainer_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### Hugging Face"))
+
+
 @pytest.mark.filterwarnings("ignore")  # of trl
 def test_the_story_of_chats_runs_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", functools.partial(pages.run_by, programs("torch")))
     monkeypatch.chdir(tmp_path)
     pages.run("stories/chats.md", pages.blocks("stories/chats.md"))
 

@@ -36,7 +36,7 @@ from yogadl.cli._output import counted, day_and_time, error_line, size
 from yogadl.cli._output import note as print_note
 from yogadl.cli._report_page import markup as charts
 from yogadl.cli._report_page.markup import folded, note, section, share
-from yogadl.cli._report_page.summary import Distribution, Summary, summary_of
+from yogadl.cli._report_page.summary import Distribution, Summary, faults_of, summary_of
 from yogadl.errors import CacheFormatError, ConfigurationError, StorageError
 from yogadl.storage import CacheStorage, DatasetInfo
 from yogadl.storage._catalogue.log import Log, LoggedVersion
@@ -70,8 +70,8 @@ class Sample:
         """Return the indices of the records at these positions of the first epoch."""
         return make_order(len(self.ref), True, self.seed).indices(positions, 0)
 
-    def columns(self, fields: int) -> Iterator[Column]:
-        """Yield the sample's values of each of the first fields: fewer values where values are large.
+    def columns(self, fields: int) -> Iterator[tuple[Column, NDArray[np.int64]]]:
+        """Yield the sample's values of each of the first fields, and their indices: fewer of large values.
 
         A pickled field yields no values, because unpickling runs code.
         """
@@ -81,23 +81,27 @@ class Sample:
         most_bytes = min(_MOST_FIELD_BYTES, MOST_BYTES // max(1, fields))
         for number, field in enumerate(self.ref.spec.fields[:fields]):
             if field.leaf.dtype == OBJECT:
-                yield []
+                yield [], chosen[:0]
             elif field.leaf.is_fixed:
-                first = chosen[: max(1, most_bytes // max(1, field.leaf.row_bytes))]
-                yield self.ref.columns(np.sort(first), [number])[0]
+                first = np.sort(chosen[: max(1, most_bytes // max(1, field.leaf.row_bytes))])
+                yield self.ref.columns(first, [number])[0], first
             else:
                 yield self._varying(number, chosen, most_bytes)
 
-    def _varying(self, number: int, chosen: NDArray[np.int64], most_bytes: int) -> list[Any]:
+    def _varying(
+        self, number: int, chosen: NDArray[np.int64], most_bytes: int
+    ) -> tuple[list[Any], NDArray[np.int64]]:
         """Read values of a field of varying length, until they reach the limit of bytes."""
         values: list[Any] = []
+        read: list[NDArray[np.int64]] = []
         step = max(1, min(_MOST_RECORDS_PER_READ, most_bytes // self.ref.record_bytes))
         size_bytes = 0
         while len(values) < len(chosen) and size_bytes < most_bytes:
-            (column,) = self.ref.columns(np.sort(chosen[len(values) : len(values) + step]), [number])
+            read.append(np.sort(chosen[len(values) : len(values) + step]))
+            (column,) = self.ref.columns(read[-1], [number])
             values += column
             size_bytes += size_of(column)
-        return values
+        return values, np.concatenate([chosen[:0], *read])
 
     def records(self, count: int, fields: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the index of one record after another, and the values of its first fields.
@@ -166,9 +170,11 @@ def fields_section(sample: Sample) -> str:
     listed = table_of_fields("The fields of a record", ("field", "dtype", "shape"), rows)
     cards = []
     columns = sample.columns(min(len(fields), MOST_DESCRIBED))
-    for (name, field), column in zip(named[:MOST_DESCRIBED], columns, strict=True):
+    for (name, field), (column, indices) in zip(named[:MOST_DESCRIBED], columns, strict=True):
         summary = summary_of(field.leaf, column, sample.seed)
-        cards.append(_card(name, field.leaf, summary, _sample_size(len(column), len(sample.ref))))
+        broken = faults_of(column, indices)
+        sample_size = _sample_size(len(column), len(sample.ref))
+        cards.append(_card(name, field.leaf, summary, sample_size, broken))
     omitted = []
     if len(fields) > MOST_DESCRIBED:
         omitted.append(f"{MOST_DESCRIBED} of {len(fields):,} fields are described")
@@ -196,10 +202,12 @@ def table_of_fields(
     )
 
 
-def _card(name: str, leaf: Leaf, summary: Summary, sample_size: str) -> str:
+def _card(name: str, leaf: Leaf, summary: Summary, sample_size: str, broken: str | None) -> str:
     _, dtype, shape = row_of_field(name, leaf)
     form = f"{dtype}, {shape}" if shape else dtype
     content = [element("h3", text(name)), element("p", text(f"{form}; {sample_size}"), class_="form")]
+    if broken is not None:
+        content.append(note(element("strong", text(broken))))
     content += [_distribution_html(name, one) for one in summary.distributions]
     content += [note(text(remark)) for remark in summary.notes]
     return element("article", "\n".join(content), class_="card")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from yogadl._core.json_value import encode
 from yogadl._core.protocols import Column
-from yogadl._core.shown import kind_of
+from yogadl._core.shown import fault_of, kind_of
 from yogadl._core.spec import BYTES, JSON, NUMPY_DTYPES, OBJECT, STR, Leaf
 
 # Histograms: the range from the least to the greatest number is divided into equal steps.
@@ -193,6 +193,28 @@ def _summarize_texts(leaf: Leaf, column: Column, lengths: tuple[Distribution, ..
         if kind
     ]
     return Summary((*distributions, *lengths), tuple(notes))
+
+
+MOST_FAULTS: Final = 5  # that are named
+
+
+def faults_of(column: Column, indices: NDArray[np.int64]) -> str | None:
+    """Return which values are no whole image files, if most of a column of bytes are such files."""
+    values = [value for value in column if isinstance(value, bytes)]
+    kinds = [kind_of(value) for value in values]
+    images = len(values) - kinds.count(None)
+    if len(values) < len(column) or 2 * images <= len(values):
+        return None
+    found = []
+    for index, kind, value in zip(indices.tolist(), kinds, values, strict=True):
+        fault = "is no JPEG or PNG" if kind is None else fault_of(kind, value)
+        if fault is not None:
+            found.append((index, fault))
+    if not found:
+        return None
+    named = [f"record {index:,} {fault}" for index, fault in sorted(found)[:MOST_FAULTS]]
+    more = [f"{len(found) - len(named):,} more"] if len(found) > len(named) else []
+    return f"Broken, {len(found):,} of {len(values):,}: {', '.join(named + more)}"
 
 
 def _visible(text: str | bytes) -> str:
