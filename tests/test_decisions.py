@@ -27,7 +27,8 @@ def test_the_table_has_each_fork_of_the_page():
 
 def test_the_readme_has_the_requests_of_its_page():
     readme = (DOCS.parent / "README.md").read_text("utf-8")
-    [(every, blocks)] = re.findall(r"takes ([\d.]+) requests a record, \[`Blocks`\]\([^)]*\) ([\d.]+)\.", readme)
+    quoted = r"takes ([\d.]+) requests a record, \[`Blocks`\]\([^)]*\) ([\d.]+)\."
+    [(every, blocks)] = re.findall(quoted, readme)
     table = (DOCS / "howto" / "bigger-than-disk.md").read_text("utf-8")
     assert re.search(rf"^\| `shuffle=True` .* {re.escape(every)} a record \|$", table, re.M)
     assert re.search(rf"^\| `Blocks.* {re.escape(blocks)} a record \|$", table, re.M)

@@ -103,7 +103,6 @@ SHARDS: Final = (
         _BY_KEY["webdataset"].needs,
     ),
 )
-_PEERS: Final = {DECODING.maker: DECODERS, TEXT.maker: TEXTS, TARS.maker: SHARDS}
 _FAR_S: Final = 5  # times as long: what is read ahead must be little of it
 
 
@@ -120,7 +119,7 @@ def _measured(work: Work, settings: Settings) -> Found:
     """Let peers take turns at one work."""
     data = settings.folder / work.maker
     records = max(2 * work.batch, work.records // settings.part)
-    peers = _PEERS.get(work.maker, FEEDERS)
+    peers = _peers_of(work)
     sizes = {"name": work.name, "records": records, "batch": work.batch}
     of_set = run_task(settings, peers[0], "make", maker=work.maker, folder=str(data), **sizes)
     of_peers: dict[str, Any] = {}
@@ -146,6 +145,14 @@ def _measured(work: Work, settings: Settings) -> Found:
     if work in (TEXT, TARS):
         said |= of_set
     return said | {"machine": f"{machine()}, Python {platform.python_version()}", "peers": of_peers}
+
+
+def _peers_of(work: Work) -> tuple[Peer, ...]:
+    if work is DECODING:
+        return DECODERS
+    if work is TEXT:
+        return TEXTS
+    return SHARDS if work is TARS else FEEDERS
 
 
 def _turn(work: Work, peer: Peer, settings: Settings, places: dict[str, str]) -> Any:

@@ -319,10 +319,15 @@ def test_of_a_broken_file_it_says_that_it_is_broken_however_large(kind, content)
 
 @pytest.mark.parametrize(
     ("kind", "whole"),
-    [("PNG", png(8, 9, 0)), ("JPEG", jpeg(8, 9, 0)), ("JPEG", jpeg(8, 9, 0, b"\xff\xe1\0\6\xff\xd8\xff\xd9"))],
+    [
+        ("PNG", png(8, 9, 0)),
+        ("JPEG", jpeg(8, 9, 0)),
+        ("JPEG", jpeg(8, 9, 0, b"\xff\xe1\0\6\xff\xd8\xff\xd9")),
+    ],
 )
 def test_a_file_without_its_end_is_cut_short(kind, whole):
-    assert fault_of(kind, whole) is None and fault_of(kind, whole + b"more") is None
+    assert fault_of(kind, whole) is None
+    assert fault_of(kind, whole + b"more") is None
     header = 33 if kind == "PNG" else whole.index(b"\xff\xda")
     for length in range(header, len(whole)):
         assert fault_of(kind, whole[:length]) == "is cut short", length
@@ -341,7 +346,8 @@ def test_what_is_broken_among_images_is_named_by_its_record():
     for count in (MOST_FAULTS, MOST_FAULTS + 1):
         column = [whole] * (20 - count) + [png(8, 9, 0)[:-1]] * count
         found = faults_of(column, indices)
-        assert found.count("is cut short") == MOST_FAULTS and ("1 more" in found) == (count > MOST_FAULTS)
+        assert found.count("is cut short") == MOST_FAULTS
+        assert ("1 more" in found) == (count > MOST_FAULTS)
 
 
 def test_where_few_are_images_nothing_is_broken():

@@ -49,7 +49,11 @@ class Core(Reader):
 
 
 class Threads(Core):
-    """The same with threads that read ahead: `.prefetch(4, threads=2)`."""
+    """The same, but with threads that read ahead: `.prefetch(4, threads=2)`.
+
+    They share the process with the loop, so nothing is sent, and are what to take where records need no work
+    but reading. Where there are none, it is yogadl's own row again.
+    """
 
     _kind = "threads"
 

@@ -79,6 +79,7 @@ def test_the_story_of_a_language_model_runs_to_its_end(tmp_path, monkeypatch):
     pages.run(page, shorter(page, {**fewer, "integers(20, 120)": "integers(10, 40)"}))
 
 
+@pytest.mark.filterwarnings("ignore:runs has no whole checkpoint")  # so it begins
 def test_the_readmes_trainer_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pages.run("../README.md", pages.blocks("../README.md", "## Use it", "### Hugging Face"))
