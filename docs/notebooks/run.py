@@ -26,7 +26,9 @@ def run(path: Path) -> Any:
         CellExecutionError: if one of them raises an error.
     """
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow", TQDM_DISABLE="1")
+    os.environ.update(
+        TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow", TQDM_DISABLE="1", OMP_NUM_THREADS="1"
+    )
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryDirectory(prefix="yogadl-notebook-") as folder:
         resources = {"metadata": {"path": folder}}
