@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-_CELL_S = 300
+_CELL_S = 200
 
 
 def run(path: Path) -> Any:
