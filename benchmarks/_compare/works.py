@@ -261,11 +261,10 @@ def _table_of_text(found: Found) -> str:
     rows = []
     for peer in TEXTS:
         got = of["peers"].get(peer.key)
-        shown = [_shown(got)] * 4
+        sizes = [_shown(got)] * 2
         if isinstance(got, dict):
-            sizes = (f"{max(got[name]) / 1e6:.3g}" for name in ("bytes", "bytes_after"))
-            shown = [*sizes, *(_shown(got[f"workers={count}"]) for count in (0, _WORKERS))]
-        rows.append(f"| {peer.name} | {' | '.join(shown)} |")
+            sizes = [f"{max(got[name]) / 1e6:.3g}" for name in ("bytes", "bytes_after")]
+        rows.append(f"| {peer.name} | {' | '.join([*sizes, *_both_rates(got)])} |")
     head = [
         f"| | MB on disk | after reading | records/s, no workers | {_WORKERS} workers |",
         "|---|---|---|---|---|",
@@ -282,17 +281,14 @@ def _table_of_tars(found: Found) -> str:
         f"server of this machine that answers after 20 ms; nothing is kept here. Records a second, the "
         f"median of {of['rounds']} interleaved rounds and their range, {of['date']}: {of['machine']}."
     )
-    rows = []
-    for peer in SHARDS:
-        got = of["peers"].get(peer.key)
-        shown = (
-            [_shown(got[f"workers={count}"]) for count in (0, _WORKERS)]
-            if isinstance(got, dict)
-            else [_shown(got)] * 2
-        )
-        rows.append(f"| {peer.name} | {' | '.join(shown)} |")
+    rows = [f"| {peer.name} | {' | '.join(_both_rates(of['peers'].get(peer.key)))} |" for peer in SHARDS]
     head = ["| | records/s | 2 workers or threads |", "|---|---|---|"]
     return "\n".join([text, "", *head, *rows])
+
+
+def _both_rates(got: Any) -> list[str]:
+    """Return what is shown of the rates without workers and with them, or twice why there are none."""
+    return [_shown(got[f"workers={count}"] if isinstance(got, dict) else got) for count in (0, _WORKERS)]
 
 
 def _shown(values: Any) -> str:

@@ -29,6 +29,11 @@ def write_tars(data: Data, folder: Path) -> None:
                     shard.addfile(member, io.BytesIO(raw))
 
 
+def names(folder: Path) -> list[str]:
+    """Return the names of the shards, in their order."""
+    return sorted(path.name for path in (folder / BUCKET).iterdir())
+
+
 def served(folder: Path) -> str:
     """Serve a folder's buckets, each answer so late; the server ends with the process group."""
     command = [sys.executable, str(_SERVER), str(folder), "0", str(DELAY_S)]

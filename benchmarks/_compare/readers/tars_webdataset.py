@@ -21,10 +21,9 @@ class Buffered(Reader):
     def __init__(self, data: Data, folder: Path, workers: int) -> None:
         super().__init__(data, folder, workers)
         url = afar.served(folder)
-        shards = sorted(path.name for path in (folder / afar.BUCKET).iterdir())
         dataset = (
             webdataset.WebDataset(
-                [f"{url}/{afar.BUCKET}/{name}" for name in shards],
+                [f"{url}/{afar.BUCKET}/{name}" for name in afar.names(folder)],
                 shardshuffle=100,
                 detshuffle=True,
                 seed=SEED,

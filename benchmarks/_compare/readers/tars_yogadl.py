@@ -28,8 +28,7 @@ class Global(Reader):
     @classmethod
     def build(cls, data: Data, folder: Path) -> None:
         afar.write_tars(data, folder)
-        shards = sorted(path.name for path in (folder / afar.BUCKET).iterdir())
-        urls = [f"s3://{afar.BUCKET}/{name}" for name in shards]
+        urls = [f"s3://{afar.BUCKET}/{name}" for name in afar.names(folder)]
         _storage(folder).adopt(urls, "set", "1", format="webdataset")
 
     def epoch(self) -> Iterator[Any]:
